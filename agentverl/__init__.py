@@ -1,0 +1,29 @@
+"""agentverl trains language models that act; the public names are loaded when they are first used."""
+
+import importlib
+from typing import Any
+
+_LAZY = {
+    "DataProto": "agentverl.protocol.data_proto",
+    "AgentLoopBase": "agentverl.agent_loops.base",
+    "AgentLoopOutput": "agentverl.trajectory",
+    "Tool": "agentverl.tools.base",
+    "ToolResponse": "agentverl.messages",
+    "Environment": "agentverl.environments.base",
+    "Sandbox": "agentverl.sandboxes.base",
+    "PPOTrainer": "agentverl.trainer.ppo",
+    "ActorRolloutRefWorker": "agentverl.workers.actor_rollout_ref",
+    "RolloutReplica": "agentverl.rollout.replica",
+}
+
+__all__ = sorted(_LAZY)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'agentverl' has no attribute {name!r}; public names: {', '.join(__all__)}")
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

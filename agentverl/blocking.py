@@ -1,0 +1,57 @@
+"""Calls that block (synchronous tools and rewards) leave the event loop: each in a counted daemon thread."""
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+inline = False
+"""Set by `trainer.debug=true`: blocking calls run where they are made, so that breakpoints hold."""
+
+_running: dict[int, str] = {}
+_numbers = itertools.count()
+
+
+def running() -> dict[int, str]:
+    """The blocking calls that have not returned yet, with their names; abandoned ones stay until they end."""
+    return dict(_running)
+
+
+async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a synchronous function off the event loop and await its result.
+
+    A cancelled caller abandons the thread, which is a daemon and so never keeps the process alive; the default executor
+    is not used because hung calls would fill it for everybody.
+    """
+    if inline:
+        return function(*args, **kwargs)
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    number = next(_numbers)
+    name = getattr(function, "__qualname__", repr(function))
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = function(*args, **kwargs)
+        except StopIteration as stop:  # a future refuses StopIteration and would never be settled
+            error = RuntimeError(f"{name} raised StopIteration({stop.value!r})")
+        except BaseException as caught:  # carried to the awaiting task
+            error = caught
+        finally:
+            _running.pop(number, None)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, error)
+
+    _running[number] = name
+    threading.Thread(target=work, name=f"blocking-{number}-{name}", daemon=True).start()
+    return await future

@@ -1,0 +1,90 @@
+"""How a plugin is found: an entry point's name, `package.module:Attribute`, or `file.py:Attribute`."""
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from agentverl.errors import PluginError
+
+
+@cache
+def _installed(kind: str) -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=f"agentverl.{kind}")}
+
+
+def installed(kind: str) -> Iterator[tuple[str, str]]:
+    """Names and targets of the installed plugins of a kind (`tools`, `agent_loops`, ...), sorted by name."""
+    return ((name, entry.value) for name, entry in sorted(_installed(kind).items()))
+
+
+def find(kind: str, name: str) -> Any:
+    """The object behind a plugin's name.
+
+    Raises:
+        PluginError: nothing has that name, or importing it failed; says which names exist and which is nearest.
+    """
+    entry = _installed(kind).get(name)
+    if entry is not None:
+        return _guarded(kind, name, entry.load)
+    if ":" in name:
+        module, _, attribute = name.rpartition(":")
+        return _guarded(kind, name, lambda: _attribute(_module(module), attribute))
+    if "." in name and not name.endswith(".py"):
+        module, _, attribute = name.rpartition(".")
+        return _guarded(kind, name, lambda: _attribute(_module(module), attribute))
+    known = [known for known, _ in installed(kind)]
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    raise PluginError(
+        f"no {kind} plugin named {name!r}{hint} Installed: {', '.join(known) or 'none'}. "
+        "Also accepted: package.module:Attribute or file.py:Attribute"
+    )
+
+
+def _guarded(kind: str, name: str, load: Any) -> Any:
+    try:
+        return load()
+    except PluginError:
+        raise
+    except Exception as error:  # a plugin's module may raise anything while it is imported
+        raise PluginError(f"{kind} plugin {name!r} does not import: {type(error).__name__}: {error}") from error
+
+
+def _module(name: str) -> Any:
+    if not name.endswith(".py"):
+        return importlib.import_module(name)
+    path = Path(name).expanduser().resolve()
+    if not path.is_file():
+        raise PluginError(f"plugin file {name} does not exist (looked for {path})")
+    # A name of its own per path, so that two files named alike do not shadow each other and pickling finds the module.
+    module_name = f"agentverl_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise PluginError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module
+
+
+def _attribute(module: Any, attribute: str) -> Any:
+    if not hasattr(module, attribute):
+        public = [name for name in vars(module) if not name.startswith("_")]
+        nearest = difflib.get_close_matches(attribute, public, n=3)
+        raise PluginError(
+            f"{module.__name__} has no attribute {attribute!r}" + (f"; it has {', '.join(nearest)}" if nearest else "")
+        )
+    return getattr(module, attribute)
