@@ -16,7 +16,7 @@ _LAZY = {
     "RolloutReplica": "agentverl.rollout.replica",
 }
 
-__all__ = sorted(_LAZY)
+__all__ = list(_LAZY)
 
 
 def __getattr__(name: str) -> Any:
