@@ -1,0 +1,195 @@
+"""Ragged: a column whose rows have lengths of their own, without padding."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentverl.protocol.batch_errors import BatchError
+from agentverl.protocol.encoding import from_numpy, to_numpy
+
+Rows = slice | Sequence[int] | Sequence[bool] | np.ndarray | Tensor
+"""What selects rows: a slice, integers, or one boolean a row."""
+
+
+def row_numbers(index: Rows, count: int) -> Tensor:
+    """The row numbers (int64, not negative) that `index` selects from `count` rows.
+
+    Raises:
+        BatchError: a boolean mask of another length, or a row number out of range.
+        TypeError: an index that is neither integers nor booleans.
+    """
+    if isinstance(index, slice):
+        return torch.arange(count)[index] if (index.step or 1) > 0 else torch.tensor(range(count)[index])
+    numbers = index if isinstance(index, Tensor) else torch.as_tensor(np.asarray(index))
+    if numbers.dtype == torch.bool:
+        if numbers.shape != (count,):
+            raise BatchError(f"a boolean mask of shape {tuple(numbers.shape)} cannot select from {count} rows")
+        return numbers.nonzero().flatten().cpu()
+    if numbers.numel() == 0:
+        return torch.zeros(0, dtype=torch.int64)
+    if numbers.is_floating_point() or numbers.ndim != 1:
+        raise TypeError(f"rows are selected by a list of integers or booleans, got {index!r}")
+    numbers = numbers.to("cpu", torch.int64)
+    if bool(((numbers < -count) | (numbers >= count)).any()):
+        raise BatchError(f"row {numbers.tolist()} is out of range for {count} rows")
+    return torch.where(numbers < 0, numbers + count, numbers)
+
+
+class Ragged:
+    """B rows of any length, one after the other: row i is `values[offsets[i] : offsets[i + 1]]`.
+
+    Args:
+        values: (N, ...) the rows' entries, N their total number.
+        offsets: (B + 1) int64, from 0 to N, never decreasing; on the device of `values`.
+
+    Raises:
+        BatchError: offsets that do not cut `values` into rows.
+    """
+
+    __slots__ = ("offsets", "values")
+
+    def __init__(self, values: Tensor, offsets: Tensor) -> None:
+        offsets = offsets.to(values.device, torch.int64)
+        if values.ndim == 0 or offsets.ndim != 1 or len(offsets) == 0:
+            raise BatchError(
+                f"a ragged column takes values (N, ...) and offsets (B + 1), got shapes {tuple(values.shape)} and "
+                f"{tuple(offsets.shape)}"
+            )
+        if int(offsets[0]) != 0 or int(offsets[-1]) != len(values) or bool((offsets.diff() < 0).any()):
+            raise BatchError(f"offsets must rise from 0 to the number of values {len(values)}, got {offsets.tolist()}")
+        self.values = values
+        self.offsets = offsets
+
+    @classmethod
+    def from_lengths(cls, values: Tensor, lengths: Tensor | Sequence[int]) -> "Ragged":
+        """Cut `values` (N, ...) into rows of the given lengths (B), whose sum is N."""
+        lengths = torch.as_tensor(lengths, dtype=torch.int64, device=values.device)
+        return cls(values, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+
+    @classmethod
+    def from_list(
+        cls, rows: Iterable[Tensor | np.ndarray | Sequence[Any]], dtype: torch.dtype | None = None
+    ) -> "Ragged":
+        """Rows given one by one; without `dtype`, integers become int64 and Python floats float32."""
+        tensors = [_as_row(row, dtype) for row in rows]
+        if not tensors:
+            return cls(torch.zeros(0, dtype=dtype or torch.float32), torch.zeros(1, dtype=torch.int64))
+        # An empty Python list says nothing about its type, so it must not turn a column of integers into floats.
+        filled = [tensor for tensor in tensors if len(tensor)] or tensors[:1]
+        kept = filled[0].dtype if dtype is None else dtype
+        for tensor in filled:
+            kept = torch.promote_types(kept, tensor.dtype) if dtype is None else kept
+        return cls.from_lengths(torch.cat([tensor.to(kept) for tensor in filled]), [len(tensor) for tensor in tensors])
+
+    @classmethod
+    def from_padded(cls, padded: Tensor, lengths: Tensor | Sequence[int]) -> "Ragged":
+        """The first `lengths[i]` entries of each row of `padded` (B, T, ...)."""
+        lengths = torch.as_tensor(lengths, dtype=torch.int64, device=padded.device)
+        if len(lengths) != len(padded) or (len(lengths) and int(lengths.max()) > padded.shape[1]):
+            raise BatchError(f"lengths {lengths.tolist()} do not fit a padded column of shape {tuple(padded.shape)}")
+        kept = torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]
+        return cls.from_lengths(padded[kept], lengths)
+
+    @classmethod
+    def concat(cls, columns: Sequence["Ragged"]) -> "Ragged":
+        """The rows of all columns, in order."""
+        if not columns:
+            raise BatchError("cannot concatenate an empty list of ragged columns")
+        return cls.from_lengths(
+            torch.cat([column.values for column in columns]), torch.cat([column.lengths for column in columns])
+        )
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B) int64: entries a row."""
+        return self.offsets.diff()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: Rows) -> "Ragged": ...
+    def __getitem__(self, index: int | Rows) -> "Tensor | Ragged":
+        """A row by number (a view), or the chosen rows as a copy."""
+        if isinstance(index, int | np.integer):
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"row {index} is out of range for {len(self)} rows")
+            row = int(index) % len(self)
+            return self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
+        chosen = row_numbers(index, len(self)).to(self.device)
+        lengths = self.lengths[chosen]
+        starts = lengths.cumsum(0) - lengths
+        shift = torch.repeat_interleave(self.offsets[chosen] - starts, lengths)
+        return Ragged.from_lengths(self.values[torch.arange(len(shift), device=self.device) + shift], lengths)
+
+    def unbind(self) -> list[Tensor]:
+        """The rows, as views."""
+        return list(self.values.tensor_split(self.offsets[1:-1].cpu())) if len(self) else []
+
+    def to_padded(self, padding_value: float = 0, length: int | None = None) -> Tensor:
+        """(B, T, ...), each row followed by `padding_value`; T is `length` or the longest row."""
+        longest = int(self.lengths.max()) if len(self) else 0
+        width = longest if length is None else length
+        if width < longest:
+            raise BatchError(f"a row of {longest} entries does not fit a padded length of {width}")
+        padded = self.values.new_full((len(self), width, *self.values.shape[1:]), padding_value)
+        padded[torch.arange(width, device=self.device) < self.lengths[:, None]] = self.values
+        return padded
+
+    def like(self, values: Tensor) -> "Ragged":
+        """Other values cut at the same places."""
+        return Ragged(values, self.offsets)
+
+    def to(self, device: torch.device | str) -> "Ragged":
+        return Ragged(self.values.to(device), self.offsets.to(device))
+
+    def clone(self) -> "Ragged":
+        return Ragged(self.values.clone(), self.offsets.clone())
+
+    def __eq__(self, other: object) -> bool:
+        """Same type, cuts and values, NaN being equal to NaN."""
+        if not isinstance(other, Ragged):
+            return NotImplemented
+        return torch.equal(self.offsets, other.offsets) and equal_tensors(self.values, other.values)
+
+    def __hash__(self) -> int:
+        raise TypeError("a Ragged changes and is compared by content: it is not hashable")
+
+    def __reduce__(self) -> tuple[Callable[..., "Ragged"], tuple[Any, ...]]:
+        return _restore, (to_numpy(self.values), self.offsets.cpu().numpy())
+
+    def __repr__(self) -> str:
+        return f"Ragged(rows={len(self)}, values={tuple(self.values.shape)}, dtype={self.dtype})"
+
+
+def equal_tensors(one: Tensor, other: Tensor) -> bool:
+    """Same type, shape and entries, NaN being equal to NaN."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if torch.equal(one, other):
+        return True
+    return one.is_floating_point() and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _as_row(row: Tensor | np.ndarray | Sequence[Any], dtype: torch.dtype | None) -> Tensor:
+    tensor = row if isinstance(row, Tensor) else torch.as_tensor(np.array(row) if isinstance(row, np.ndarray) else row)
+    if tensor.ndim == 0:
+        raise BatchError(f"a row of a ragged column must be a sequence, got the single value {row!r}")
+    return tensor if dtype is None else tensor.to(dtype)
+
+
+def _restore(values: tuple[np.ndarray, str], offsets: np.ndarray) -> Ragged:
+    return Ragged(from_numpy(values), torch.from_numpy(offsets))
