@@ -1,0 +1,70 @@
+"""Checkpoints that are complete or absent: written beside their name, synced to disk, then renamed."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+_COMPLETE = re.compile(r"global_step_(\d+)")
+_UNFINISHED_SUFFIX = ".unfinished"
+
+
+class CheckpointFolder:
+    """The folder `checkpoints/` of a run, holding `global_step_N/` for each saved step."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def steps(self) -> list[int]:
+        """Steps with a complete checkpoint, ascending."""
+        if not self.path.is_dir():
+            return []
+        matches = (_COMPLETE.fullmatch(entry.name) for entry in self.path.iterdir() if entry.is_dir())
+        return sorted(int(match.group(1)) for match in matches if match)
+
+    def of(self, step: int) -> Path:
+        """The folder of a step's checkpoint."""
+        return self.path / f"global_step_{step}"
+
+    def save(self, step: int, write: Callable[[Path], None]) -> Path:
+        """Let `write` fill a folder, then give it its final name; a crash at any moment leaves no half checkpoint."""
+        final = self.of(step)
+        unfinished = final.with_name(final.name + _UNFINISHED_SUFFIX)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        write(unfinished)
+        _sync(unfinished)
+        if final.exists():
+            shutil.rmtree(final)
+        unfinished.rename(final)
+        _sync_folder(self.path)
+        return final
+
+    def remove_unfinished(self) -> None:
+        """Remove what a killed save left behind."""
+        for entry in self.path.glob(f"*{_UNFINISHED_SUFFIX}"):
+            shutil.rmtree(entry)
+
+    def keep_newest(self, count: int | None) -> None:
+        """Remove all but the newest `count` checkpoints on disk, whichever run of the process saved them."""
+        if count is None:
+            return
+        for step in self.steps()[:-count]:
+            shutil.rmtree(self.of(step))
+
+
+def _sync(folder: Path) -> None:
+    for root, _, files in os.walk(folder):
+        for name in files:
+            with open(Path(root, name), "rb") as file:
+                os.fsync(file.fileno())
+        _sync_folder(Path(root))
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,154 @@
+"""The folder of a run: found, locked, compared with the configuration, and either begun or resumed."""
+
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import orjson
+
+from agentverl.errors import RunFolderError
+from agentverl.settings.compose import Comparable, differences, read_yaml, to_yaml
+from agentverl.trainer.checkpoints import CheckpointFolder
+
+LOWEST_FREE_BYTES = 64 * 1024**2
+
+
+class RunFolder:
+    """`outputs/<experiment_name>/`, or `-2`, `-3`, ... after it once the earlier ones are finished.
+
+    Holds `config.yaml`, `metrics.jsonl`, `summary.json`, `journal/`, `checkpoints/`, `validation/` and `logs/`.
+    """
+
+    def __init__(self, path: Path, *, resumed_step: int | None) -> None:
+        self.path = path
+        self.resumed_step = resumed_step
+        """The step of the complete checkpoint to go on from; `None` in a new run."""
+        self.checkpoints = CheckpointFolder(path / "checkpoints")
+        self._lock: TextIO | None = None
+
+    @classmethod
+    def open(cls, base: Path, settings: Comparable, *, resume_mode: str, resume_from: Path | None = None) -> "RunFolder":
+        """Find or make the run's folder and lock it.
+
+        Raises:
+            RunFolderError: it cannot be written, is nearly full, is in use by another process, or holds an unfinished
+                run of another configuration.
+        """
+        path = resume_from.parent.parent if resume_from else _choose(base, fresh=resume_mode == "disable")
+        unfinished = (path / "config.yaml").is_file()
+        if unfinished:
+            _refuse_other_settings(path, settings)
+        run = cls(path, resumed_step=None)
+        run._prepare()
+        run.checkpoints.remove_unfinished()
+        if resume_from is not None:
+            run.resumed_step = int(resume_from.name.removeprefix("global_step_"))
+        elif unfinished:
+            run.resumed_step = max(run.checkpoints.steps(), default=None)
+        write_text(path / "config.yaml", to_yaml(settings))
+        return run
+
+    def _prepare(self) -> None:
+        try:
+            for name in ("journal", "checkpoints", "validation", "logs"):
+                (self.path / name).mkdir(parents=True, exist_ok=True)
+            probe = self.path / ".probe"
+            probe.write_bytes(b"x" * 4096)
+            probe.unlink()
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        free = shutil.disk_usage(self.path).free
+        if free < LOWEST_FREE_BYTES:
+            raise RunFolderError(
+                f"{self.path} has {free / 2**20:.0f} MiB free; a run needs at least {LOWEST_FREE_BYTES / 2**20:.0f} MiB. "
+                "Free some space or set trainer.default_local_dir to a folder on another disk"
+            )
+        self._lock = open(self.path / "logs" / "run.lock", "a+")  # noqa: SIM115  (held as long as the run)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunFolderError(
+                f"{self.path} is in use by another process; wait for it, end it, or choose another name with "
+                "trainer.experiment_name=..."
+            ) from error
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def drop_metrics_after(self, step: int) -> None:
+        """Leave out of `metrics.jsonl` the steps that will be repeated, and a last line that a kill cut short."""
+        path = self.path / "metrics.jsonl"
+        if not path.is_file():
+            return
+        kept = []
+        for line in path.read_bytes().splitlines():
+            try:
+                if orjson.loads(line)["step"] <= step:
+                    kept.append(line)
+            except (orjson.JSONDecodeError, KeyError):
+                continue
+        write_text(path, "".join(f"{line.decode()}\n" for line in kept))
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write `summary.json`; its presence says that the run is finished."""
+        write_text(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file as a whole."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    try:
+        with open(unfinished, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: OSError) -> RunFolderError:
+    """The error for a folder that cannot be written, with the remedy."""
+    reason = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
+    return RunFolderError(
+        f"cannot write to {path}: {reason}. Set trainer.default_local_dir to a folder that can be written"
+    )
+
+
+def _numbered(base: Path) -> list[Path]:
+    """The base folder and its numbered successors that exist, oldest first."""
+    if not base.parent.is_dir():
+        return []
+    pattern = re.compile(re.escape(base.name) + r"(?:-(\d+))?")
+    found = [(int(match.group(1) or 1), entry) for entry in base.parent.iterdir() if (match := pattern.fullmatch(entry.name))]
+    return [entry for _, entry in sorted(found)]
+
+
+def _choose(base: Path, *, fresh: bool) -> Path:
+    existing = _numbered(base)
+    if not existing:
+        return base
+    newest = existing[-1]
+    used = (newest / "config.yaml").is_file()
+    finished = (newest / "summary.json").is_file()
+    if not used or not (finished or fresh):
+        return newest
+    match = re.fullmatch(re.escape(base.name) + r"-(\d+)", newest.name)
+    return base.with_name(f"{base.name}-{int(match.group(1)) + 1 if match else 2}")
+
+
+def _refuse_other_settings(path: Path, settings: Comparable) -> None:
+    changed = differences(read_yaml(path / "config.yaml"), settings)
+    if changed:
+        raise RunFolderError(
+            f"{path} holds an unfinished run of another configuration: {'; '.join(changed)}. Resume it with its own "
+            "values, or begin a new run with trainer.resume_mode=disable or another trainer.experiment_name"
+        )
