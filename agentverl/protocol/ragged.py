@@ -1,6 +1,6 @@
 """Ragged: a column whose rows have lengths of their own, without padding."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -22,7 +22,7 @@ def row_numbers(index: Rows, count: int) -> Tensor:
         TypeError: an index that is neither integers nor booleans.
     """
     if isinstance(index, slice):
-        return torch.arange(count)[index] if (index.step or 1) > 0 else torch.tensor(range(count)[index])
+        return torch.tensor(range(count)[index], dtype=torch.int64)
     numbers = index if isinstance(index, Tensor) else torch.as_tensor(np.asarray(index))
     if numbers.dtype == torch.bool:
         if numbers.shape != (count,):
@@ -117,6 +117,9 @@ class Ragged:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.unbind())
 
     @overload
     def __getitem__(self, index: int) -> Tensor: ...
