@@ -48,6 +48,15 @@ def find(kind: str, name: str) -> Any:
     )
 
 
+def load_module(kind: str, name: str) -> Any:
+    """The module behind `package.module` or `file.py`, for plugins that are found inside it.
+
+    Raises:
+        PluginError: it does not exist or does not import.
+    """
+    return _guarded(kind, name, lambda: _module(name))
+
+
 def _guarded(kind: str, name: str, load: Any) -> Any:
     try:
         return load()

@@ -1,0 +1,128 @@
+"""A tool as the Chat sees it: opened for one trajectory, with its schema, its deadline and every error an answer."""
+
+import asyncio
+import inspect
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from agentverl import blocking
+from agentverl.errors import BoundaryError, ToolError
+from agentverl.messages import ToolResponse
+from agentverl.tools.base import Tool
+from agentverl.tools.schema import FunctionSchema
+
+logger = logging.getLogger(__name__)
+
+_CLEANUP_SECONDS = 1.0
+_abandoned: set[asyncio.Future[Any]] = set()
+
+
+class BoundTool:
+    """One tool of one trajectory.
+
+    `ToolResponse.error` says what kind of answer a failed call got: `invalid_arguments`, `tool_error`, `timeout` or
+    `exception`.
+    """
+
+    def __init__(
+        self,
+        tool: Tool,
+        schema: dict[str, Any],
+        *,
+        checker: FunctionSchema | None,
+        timeout_seconds: float | None,
+    ) -> None:
+        self.tool = tool
+        self.name: str = schema["function"]["name"]
+        self.schema = schema
+        self.timeout_seconds = timeout_seconds
+        self._checker = checker
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResponse:
+        """Check the arguments, call the tool, and turn whatever comes into an answer.
+
+        Raises:
+            BoundaryError: the tool raised an InfrastructureError (or another error of a boundary): not an answer.
+        """
+        if self._checker is not None:
+            try:
+                arguments = self._checker.checked(arguments)
+            except ToolError as error:
+                return _refused(str(error), "invalid_arguments")
+        try:
+            return as_response(await self._within_deadline(arguments))
+        except ToolError as error:
+            return _refused(str(error), "tool_error")
+        except TimeoutError as error:
+            return _refused(str(error) or f"{self.name} timed out", "timeout")
+        except BoundaryError:
+            raise
+        except Exception as error:  # a tool may raise anything; the model is told and the kind is counted
+            logger.warning("tool %s raised", self.name, exc_info=error)
+            return _refused(f"{self.name} failed: {type(error).__name__}: {error}", "exception")
+
+    async def close(self) -> None:
+        """Close the tool, whose trajectory is over."""
+        await self.tool.close()
+
+    async def _within_deadline(self, arguments: dict[str, Any]) -> Any:
+        seconds = None if blocking.inline else self.timeout_seconds
+        task = asyncio.ensure_future(_called(self.tool.call, arguments))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=seconds)
+        except asyncio.CancelledError:
+            await _cancel(task)
+            raise
+        if not done:
+            await _cancel(task)
+            raise TimeoutError(f"{self.name} did not answer within {seconds:g} seconds")
+        return task.result()
+
+
+async def _called(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    if not inspect.iscoroutinefunction(function):
+        answer = await blocking.call(function, **arguments)
+        return await answer if inspect.isawaitable(answer) else answer
+    return await function(**arguments)
+
+
+async def _cancel(task: asyncio.Future[Any]) -> None:
+    """Cancel a call and give it a moment to clean up; one that swallows its cancellation is left behind."""
+    task.cancel()
+    _abandoned.add(task)
+    task.add_done_callback(_forget)
+    await asyncio.wait({task}, timeout=_CLEANUP_SECONDS)
+
+
+def _forget(task: asyncio.Future[Any]) -> None:
+    _abandoned.discard(task)
+    if not task.cancelled():
+        task.exception()  # marks it as seen: an abandoned call's error interests nobody
+
+
+def _refused(text: str, kind: str) -> ToolResponse:
+    return ToolResponse(text=f"error: {text}", error=kind)
+
+
+def as_response(answer: Any) -> ToolResponse:
+    """A call's return value as a ToolResponse: text, numbers, what becomes JSON, `(answer, reward[, metrics])`.
+
+    Raises:
+        TypeError: the value is none of these.
+    """
+    if isinstance(answer, ToolResponse):
+        return answer
+    if isinstance(answer, str):
+        return ToolResponse(text=answer)
+    if answer is None:
+        return ToolResponse(text="")
+    if isinstance(answer, tuple) and len(answer) in (2, 3):
+        response = as_response(answer[0])
+        response.reward = None if answer[1] is None else float(answer[1])
+        response.metrics = {**response.metrics, **(answer[2] if len(answer) == 3 else {})}
+        return response
+    if isinstance(answer, bool | int | float | dict | list):
+        return ToolResponse(text=json.dumps(answer, ensure_ascii=False))
+    raise TypeError(f"a tool returned {type(answer).__name__}; expected str, number, dict, list or ToolResponse")

@@ -1,0 +1,126 @@
+"""The tools of a run: set up once a process, opened for each trajectory, always closed."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentverl.errors import DatasetError, InfrastructureError
+from agentverl.tools.base import Tool, ToolContext
+from agentverl.tools.bound import BoundTool
+from agentverl.tools.schema import FunctionSchema
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """One tool of the configuration, described and checked."""
+
+    name: str
+    schema: dict[str, Any]
+    """OpenAI's function form."""
+    tool_class: type[Tool]
+    settings: Any = None
+    checker: FunctionSchema | None = None
+    timeout_seconds: float | None = None
+
+    @classmethod
+    def of(cls, tool_class: type[Tool], settings: Any = None, timeout_seconds: float | None = None) -> "ToolSpec":
+        """The spec of a tool class; without settings, the defaults of its own model.
+
+        Raises:
+            PluginError: `call` cannot be described to a model.
+        """
+        settings = tool_class.Settings() if settings is None else settings
+        described = tool_class.describe(settings)
+        checker = described if isinstance(described, FunctionSchema) else None
+        schema = described.openai if isinstance(described, FunctionSchema) else described
+        return cls(
+            name=schema["function"]["name"],
+            schema=schema,
+            tool_class=tool_class,
+            settings=settings,
+            checker=checker,
+            timeout_seconds=timeout_seconds,
+        )
+
+
+class Toolset:
+    """Makes the tools of trajectories; `setup` before the first, `teardown` after the last."""
+
+    def __init__(self, specs: Iterable[ToolSpec] = ()) -> None:
+        self.specs: dict[str, ToolSpec] = {spec.name: spec for spec in specs}
+        self._resources: dict[str, Any] = {}
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """The schemas of all tools, in the order of the configuration."""
+        return [spec.schema for spec in self.specs.values()]
+
+    async def setup(self) -> None:
+        """Make the shared resources of each tool; those made already are given back when one fails."""
+        try:
+            for name, spec in self.specs.items():
+                self._resources[name] = await spec.tool_class.setup(spec.settings)
+        except BaseException:
+            await self.teardown()
+            raise
+
+    async def teardown(self) -> None:
+        """Give the shared resources back; an error of one keeps no other from it."""
+        while self._resources:
+            name, resources = self._resources.popitem()
+            try:
+                await self.specs[name].tool_class.teardown(resources)
+            except Exception:  # the run is over; the next resource still has to go
+                logger.warning("teardown of tool %s failed", name, exc_info=True)
+
+    async def open(self, context: ToolContext, tools_kwargs: Mapping[str, Any] | None = None) -> dict[str, BoundTool]:
+        """One instance of each tool for a trajectory, by name; `tools_kwargs` are the row's, by tool name.
+
+        Raises:
+            DatasetError: the row's `tools_kwargs` do not fit a tool's `open`.
+            InfrastructureError: a tool could not be opened (boundary "tool"); those opened before it are closed.
+        """
+        bound: dict[str, BoundTool] = {}
+        try:
+            for name, spec in self.specs.items():
+                tool = spec.tool_class(spec.settings, self._resources.get(name))
+                tool.context = context
+                task = _task_of(name, tools_kwargs or {}, tool)
+                bound[name] = BoundTool(tool, spec.schema, checker=spec.checker, timeout_seconds=spec.timeout_seconds)
+                await _opened(name, tool, context, task)
+        except BaseException:
+            await close_all(bound)
+            raise
+        return bound
+
+
+async def close_all(bound: Mapping[str, BoundTool]) -> None:
+    """Close the tools of a trajectory at the same time; an error of one is logged and keeps no other open."""
+    results = await asyncio.gather(*(one.close() for one in bound.values()), return_exceptions=True)
+    for name, result in zip(bound, results, strict=True):
+        if isinstance(result, Exception):
+            logger.warning("closing tool %s failed", name, exc_info=result)
+
+
+def _task_of(name: str, tools_kwargs: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
+    entry = tools_kwargs.get(name) or {}
+    task = entry.get("create_kwargs", entry) or {}  # verl nests them under `create_kwargs`
+    try:
+        inspect.signature(tool.open).bind(None, **task)
+    except TypeError as error:
+        raise DatasetError(f"tools_kwargs of the row do not fit tool {name!r}: {error}") from None
+    return dict(task)
+
+
+async def _opened(name: str, tool: Tool, context: ToolContext, task: dict[str, Any]) -> None:
+    try:
+        await tool.open(context, **task)
+    except (InfrastructureError, asyncio.CancelledError):
+        raise
+    except Exception as error:  # a tool that does not open answers to nothing that the policy did
+        raise InfrastructureError(f"tool {name!r} did not open: {type(error).__name__}: {error}", "tool") from error
