@@ -9,3 +9,8 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 import torch
 
 torch.set_num_threads(1)
+
+from hypothesis import settings as hypothesis_settings
+
+hypothesis_settings.register_profile("agentverl", deadline=None, max_examples=40, derandomize=True, print_blob=True)
+hypothesis_settings.load_profile("agentverl")

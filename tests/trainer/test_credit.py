@@ -1,0 +1,90 @@
+"""Splitting a trajectory changes no advantage; an ending's policy changes what it says and nothing else."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentverl.protocol.data_proto import DataProto
+from agentverl.protocol.ragged import Ragged
+from agentverl.settings.on_end import EndSettings
+from agentverl.trainer.credit import apply_end_policies, assign_advantages, group_index, penalise_divergence
+
+
+def batch_of(rows: list[tuple[str, str, int, list[float], list[int], str]]) -> DataProto:
+    """Rows of (uid, trajectory, sequence, scores, mask, termination)."""
+    return DataProto.from_dict(
+        tensors={
+            "token_level_scores": Ragged.from_list([row[3] for row in rows], torch.float32),
+            "token_level_rewards": Ragged.from_list([row[3] for row in rows], torch.float32),
+            "response_mask": Ragged.from_list([row[4] for row in rows], torch.int64),
+        },
+        non_tensors={
+            "uid": np.array([row[0] for row in rows], dtype=object),
+            "trajectory_id": np.array([row[1] for row in rows], dtype=object),
+            "sequence_index": np.array([row[2] for row in rows], dtype=object),
+            "termination": np.array([row[5] for row in rows], dtype=object),
+            "role": np.array(["main"] * len(rows), dtype=object),
+        },
+    )
+
+
+def centred(rewards: torch.Tensor, mask: torch.Tensor, index: object) -> tuple[torch.Tensor, torch.Tensor]:
+    """A small group-relative estimator: the row's sum less its group's mean."""
+    names = list(np.asarray(index))
+    sums = rewards.sum(-1)
+    means = torch.stack([sums[[other == name for other in names]].mean() for name in names])
+    advantages = (sums - means)[:, None] * mask
+    return advantages, advantages
+
+
+@given(cut=st.integers(0, 6), scores=st.lists(st.floats(-2, 2), min_size=3, max_size=3))
+def test_a_split_trajectory_gets_the_advantages_of_the_whole(cut: int, scores: list[float]) -> None:
+    mask = [1, 1, 0, 0, 1, 1]
+    whole_scores = [[0.0] * 5 + [score] for score in scores]
+    whole = batch_of([("p", f"t{n}", 0, row, mask, "answered") for n, row in enumerate(whole_scores)])
+    first = whole_scores[0]
+    split = batch_of(
+        [
+            ("p", "t0", 1, first[cut:], mask[cut:], "answered"),
+            ("p", "t1", 0, whole_scores[1], mask, "answered"),
+            ("p", "t0", 0, first[:cut], mask[:cut], "answered"),
+            ("p", "t2", 0, whole_scores[2], mask, "answered"),
+        ]
+    )
+    for batch in (whole, split):
+        assign_advantages(batch, centred, group_index(batch, {}))
+    advantages = split.batch["advantages"]
+    torch.testing.assert_close(torch.cat([advantages[2], advantages[0]]), whole.batch["advantages"][0])
+    torch.testing.assert_close(advantages[1], whole.batch["advantages"][1])
+
+
+def test_an_ending_can_replace_the_score_take_off_the_loss_or_leave_the_group() -> None:
+    batch = batch_of(
+        [
+            ("p", "a", 0, [0.0, 1.0, 0.0], [1, 1, 0], "answered"),
+            ("p", "b", 0, [0.0, 0.5, 0.0], [1, 1, 0], "response_length"),
+            ("p", "c", 0, [0.0, 0.25, 0.0], [1, 1, 0], "deadline"),
+        ]
+    )
+    policies = {
+        "response_length": EndSettings(score=-1.0),
+        "deadline": EndSettings(loss=False, baseline=False),
+    }
+    apply_end_policies(batch, policies)
+    assert batch.batch["token_level_scores"][1].tolist() == [0.0, -1.0, 0.0]
+    assert batch.batch["token_level_scores"][0].tolist() == [0.0, 1.0, 0.0]
+    assert [row.tolist() for row in batch.batch["response_mask"].unbind()] == [[1, 1, 0], [1, 1, 0], [0, 0, 0]]
+    groups = group_index(batch, policies)
+    assert groups[0] == groups[1] != groups[2]
+
+
+def test_the_kl_penalty_reaches_policy_tokens_only() -> None:
+    batch = batch_of([("p", "a", 0, [0.0, 0.0, 1.0], [1, 0, 1], "answered")])
+    offsets = batch.batch["response_mask"].offsets
+    batch.batch["old_log_probs"] = Ragged(torch.tensor([-1.0, float("nan"), -1.0]), offsets)
+    batch.batch["ref_log_prob"] = Ragged(torch.tensor([-2.0, 0.0, -1.5]), offsets)
+    mean = penalise_divergence(batch, lambda policy, reference: policy - reference, 0.1)
+    assert batch.batch["token_level_rewards"][0].tolist() == pytest.approx([-0.1, 0.0, 0.95])
+    assert mean == pytest.approx(0.75)
