@@ -1,7 +1,18 @@
 """Deadlines that nest: each boundary uses the smaller of its own and what remains of the trajectory's."""
 
+import asyncio
 import time
+from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+_CLEANUP_SECONDS = 1.0
+_abandoned: set[asyncio.Future[Any]] = set()
+
+
+class OutOfTimeError(TimeoutError):
+    """`bounded` gave up waiting; a TimeoutError of what was awaited is another thing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +41,36 @@ class Deadline:
         if self.at is None or (other.at is not None and other.at < self.at):
             return other
         return self
+
+
+async def bounded(awaitable: Awaitable[_T], seconds: float | None) -> _T:
+    """Await for at most `seconds`; then, or when cancelled, cancel what is awaited and give it a moment to clean up.
+
+    Unlike `asyncio.timeout` it also returns when what is awaited swallows its cancellation: that is left behind.
+
+    Raises:
+        OutOfTimeError: the time was up.
+    """
+    task = asyncio.ensure_future(awaitable)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        await _abandon(task)
+        raise
+    if not done:
+        await _abandon(task)
+        raise OutOfTimeError(f"no answer within {seconds:g} seconds")
+    return task.result()
+
+
+async def _abandon(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    _abandoned.add(task)
+    task.add_done_callback(_forget)
+    await asyncio.wait({task}, timeout=_CLEANUP_SECONDS)
+
+
+def _forget(task: asyncio.Future[Any]) -> None:
+    _abandoned.discard(task)
+    if not task.cancelled():
+        task.exception()  # marks it as seen: nobody waits for it any more

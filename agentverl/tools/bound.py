@@ -1,6 +1,5 @@
 """A tool as the Chat sees it: opened for one trajectory, with its schema, its deadline and every error an answer."""
 
-import asyncio
 import inspect
 import json
 import logging
@@ -8,15 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from agentverl import blocking
+from agentverl.deadlines import bounded
 from agentverl.errors import BoundaryError, ToolError
 from agentverl.messages import ToolResponse
 from agentverl.tools.base import Tool
 from agentverl.tools.schema import FunctionSchema
 
 logger = logging.getLogger(__name__)
-
-_CLEANUP_SECONDS = 1.0
-_abandoned: set[asyncio.Future[Any]] = set()
 
 
 class BoundTool:
@@ -52,11 +49,12 @@ class BoundTool:
             except ToolError as error:
                 return _refused(str(error), "invalid_arguments")
         try:
-            return as_response(await self._within_deadline(arguments))
+            seconds = None if blocking.inline else self.timeout_seconds
+            return as_response(await bounded(_called(self.tool.call, arguments), seconds))
         except ToolError as error:
             return _refused(str(error), "tool_error")
         except TimeoutError as error:
-            return _refused(str(error) or f"{self.name} timed out", "timeout")
+            return _refused(f"{self.name} timed out: {error or 'no answer in time'}", "timeout")
         except BoundaryError:
             raise
         except Exception as error:  # a tool may raise anything; the model is told and the kind is counted
@@ -67,39 +65,12 @@ class BoundTool:
         """Close the tool, whose trajectory is over."""
         await self.tool.close()
 
-    async def _within_deadline(self, arguments: dict[str, Any]) -> Any:
-        seconds = None if blocking.inline else self.timeout_seconds
-        task = asyncio.ensure_future(_called(self.tool.call, arguments))
-        try:
-            done, _ = await asyncio.wait({task}, timeout=seconds)
-        except asyncio.CancelledError:
-            await _cancel(task)
-            raise
-        if not done:
-            await _cancel(task)
-            raise TimeoutError(f"{self.name} did not answer within {seconds:g} seconds")
-        return task.result()
-
 
 async def _called(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     if not inspect.iscoroutinefunction(function):
         answer = await blocking.call(function, **arguments)
         return await answer if inspect.isawaitable(answer) else answer
     return await function(**arguments)
-
-
-async def _cancel(task: asyncio.Future[Any]) -> None:
-    """Cancel a call and give it a moment to clean up; one that swallows its cancellation is left behind."""
-    task.cancel()
-    _abandoned.add(task)
-    task.add_done_callback(_forget)
-    await asyncio.wait({task}, timeout=_CLEANUP_SECONDS)
-
-
-def _forget(task: asyncio.Future[Any]) -> None:
-    _abandoned.discard(task)
-    if not task.cancelled():
-        task.exception()  # marks it as seen: an abandoned call's error interests nobody
 
 
 def _refused(text: str, kind: str) -> ToolResponse:

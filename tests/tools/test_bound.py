@@ -52,7 +52,7 @@ async def bound_of(tool_class: type[Tool], timeout_seconds: float | None = None)
         ("fine", "fine", None),
         ("raise", "error: misbehaving failed: KeyError: 'missing'", "exception"),
         ("refuse", "error: no such file", "tool_error"),
-        ("hang", "error: misbehaving did not answer within 0.05 seconds", "timeout"),
+        ("hang", "error: misbehaving timed out: no answer within 0.05 seconds", "timeout"),
     ],
 )
 async def test_errors_are_answers(behaviour: str, text: str, error: str | None) -> None:
