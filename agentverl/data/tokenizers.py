@@ -1,0 +1,55 @@
+"""Load the tokenizer of a model folder, with the chat template that the run uses."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from agentverl.errors import ModelFolderError
+
+
+def load_tokenizer(
+    folder: str | Path, *, custom_chat_template: str | None = None, trust_remote_code: bool = False
+) -> Any:
+    """A fast tokenizer with a chat template, from a plain Hugging Face folder.
+
+    `custom_chat_template` replaces the folder's own: the template itself, or the path of a `.jinja` file.
+
+    Raises:
+        ModelFolderError: no tokenizer, one without a fast form, or no chat template.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ModelFolderError(f"model folder {folder} does not exist")
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        raise ModelFolderError(
+            f"{folder} has no tokenizer: expected tokenizer.json (or tokenizer.model, or vocab.json with merges.txt)"
+        )
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    except Exception as error:  # whatever a broken folder makes transformers raise is the user's to read
+        raise ModelFolderError(f"the tokenizer in {folder} does not load: {type(error).__name__}: {error}") from error
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        raise ModelFolderError(
+            f"the tokenizer in {folder} has no fast form; a folder with tokenizer.json is what works"
+        )
+    if custom_chat_template is not None:
+        tokenizer.chat_template = _template_text(custom_chat_template)
+    if not tokenizer.chat_template:
+        raise ModelFolderError(
+            f"{folder} has no chat template (chat_template.jinja); give one with model.custom_chat_template"
+        )
+    if tokenizer.pad_token_id is None and tokenizer.eos_token is not None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _template_text(template: str) -> str:
+    if "\n" in template or "{" in template or not template.endswith((".jinja", ".jinja2", ".j2")):
+        return template
+    path = Path(template).expanduser()
+    if not path.is_file():
+        raise ModelFolderError(f"model.custom_chat_template names a file that does not exist: {path}")
+    return path.read_text(encoding="utf-8")
