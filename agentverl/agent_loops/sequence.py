@@ -38,21 +38,10 @@ class TokenSequence:
         """The ids that the next reply is sampled after."""
         return [*self.prompt_ids, *self.response_ids, *self.pending_ids]
 
-    def last_sampled(self) -> list[int]:
-        """The sampled ids of the last assistant turn; empty before the first."""
-        for turn in reversed(self.turns):
-            if turn.role == "assistant":
-                return self.response_ids[turn.start : turn.stop]
-        return []
-
     def tail(self, turns: int) -> list[int]:
-        """The ids from the `turns`-th last assistant turn to the end, waiting ones included."""
-        if turns <= 0:
-            return []
+        """The response from the `turns`-th last assistant turn on, or from the first where there are fewer."""
         starts = [turn.start for turn in self.turns if turn.role == "assistant"]
-        if not starts:
-            return list(self.pending_ids)
-        return [*self.response_ids[starts[-min(turns, len(starts))] :], *self.pending_ids]
+        return self.response_ids[starts[-min(turns, len(starts))] :] if starts else []
 
     def commit_pending(self, role: str) -> None:
         """Make the waiting ids part of the response, as a turn of `role` under mask 0."""
