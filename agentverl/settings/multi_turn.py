@@ -1,9 +1,11 @@
 """`actor_rollout_ref.rollout.multi_turn.*` (short: `multi_turn.*`): turns, tools and their limits."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
+from agentverl.settings.paths import resolve_path
 from agentverl.settings.section import Section
 
 
@@ -20,8 +22,8 @@ class MultiTurnSettings(Section):
     """A Python file whose annotated functions are tools."""
     max_parallel_calls: int = Field(1, gt=0)
     """Calls of one turn that are carried out; further ones are answered with a note."""
-    max_tool_response_length: int = Field(256, gt=0)
-    """Tokens (not characters) of one tool result; longer ones are cut."""
+    max_tool_response_length: int | None = Field(256, gt=0)
+    """Tokens (not characters) of one tool result; longer ones are cut; null cuts only to what is left."""
     tool_response_truncate_side: Literal["left", "middle", "right"] = "middle"
     """The side that is cut away."""
     format: str = "hermes"
@@ -30,8 +32,20 @@ class MultiTurnSettings(Section):
     """Turns in a row without one valid call among their calls, after which the episode ends; null means no limit."""
     max_tokens_per_turn: int | None = Field(None, gt=0)
     """Tokens that one turn may sample; null means what is left of the response."""
+    max_trajectory_tokens: int | None = Field(None, gt=0)
+    """Response tokens of all sequences of a trajectory together; null means no limit."""
     reasoning: Literal["keep", "fork"] = "keep"
     """Where the chat template strips earlier reasoning: keep it, or go on in a new sequence without it."""
+
+    @property
+    def tool_config_file(self) -> Path | None:
+        """Where `tool_config_path` leads to."""
+        return None if self.tool_config_path is None else resolve_path(self.tool_config_path)
+
+    @property
+    def function_tool_file(self) -> Path | None:
+        """Where `function_tool_path` leads to."""
+        return None if self.function_tool_path is None else resolve_path(self.function_tool_path)
 
     @property
     def has_tools(self) -> bool:

@@ -1,0 +1,246 @@
+"""Which keys have no effect in which set-up: an error, or a warning where users of verl type them from habit."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Generic, TypeVar
+
+from agentverl.settings.known_names import ESTIMATORS, POLICY_LOSSES
+from agentverl.settings.root import Settings
+from agentverl.settings.sft import SFTSettings
+
+Root = TypeVar("Root", Settings, SFTSettings)
+
+A = "actor_rollout_ref.actor."
+R = "actor_rollout_ref.rollout."
+F = "actor_rollout_ref.ref."
+
+_NORMALISED_BY_GROUP = {"grpo", "grpo_vectorized", "grpo_passk", "gdpo"}
+_DISCOUNTED = {"gae", "reinforce_plus_plus", "optimal_token_baseline", "tir_optimal_token_baseline"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[Root]):
+    """Keys without effect wherever `idle` says so."""
+
+    idle: Callable[[Root], bool]
+    reason: str
+    patterns: tuple[str, ...]
+    habit: bool = False
+
+    def covers(self, path: str) -> bool:
+        """Whether a key is one of the rule's."""
+        return any(fnmatchcase(path, pattern) for pattern in self.patterns)
+
+
+def _estimator_is_not(names: set[str]) -> Callable[[Settings], bool]:
+    return lambda s: s.algorithm.adv_estimator in ESTIMATORS - names
+
+
+def _loss_is_not(*names: str) -> Callable[[Settings], bool]:
+    return lambda s: s.actor_rollout_ref.actor.policy_loss.loss_mode in POLICY_LOSSES - set(names)
+
+
+def _rows_come_from_files(s: Settings) -> bool:
+    return bool(s.data.train_files)
+
+
+def _never_validates(s: Settings) -> bool:
+    return s.trainer.test_freq <= 0 and not s.trainer.val_before_train and not s.trainer.val_only
+
+
+def _calls_no_tools(s: Settings) -> bool:
+    return s.actor_rollout_ref.rollout.agent_loop == "single_turn_agent" and not _rows_come_from_files(s)
+
+
+def _schedule_is(*names: str) -> Callable[[Settings], bool]:
+    return lambda s: s.actor_rollout_ref.actor.optim.lr_scheduler_type in names
+
+
+RULES: tuple[Rule[Settings], ...] = (
+    Rule(_rows_come_from_files, "tasks come from data.train_files", ("data.train_size",)),
+    Rule(lambda s: bool(s.data.val_files), "held-out tasks come from data.val_files", ("data.val_size",)),
+    Rule(lambda s: not s.data.train_files, "data.train_files is not set", ("data.train_max_samples",)),
+    Rule(lambda s: not s.data.val_files, "data.val_files is not set", ("data.val_max_samples",)),
+    Rule(
+        lambda s: not s.data.train_files and not s.data.val_files,
+        "neither data.train_files nor data.val_files is set",
+        ("data.prompt_key", "data.reward_fn_key"),
+    ),
+    Rule(
+        _never_validates,
+        "nothing is ever validated",
+        ("data.val_*", R + "val_kwargs.*", "trainer.log_val_generations"),
+        True,
+    ),
+    Rule(
+        _never_validates, "nothing is ever validated", ("trainer.validation_data_dir", "data.validation_shuffle"), True
+    ),
+    Rule(
+        lambda s: s.data.filter_overlong_prompts,
+        "data.filter_overlong_prompts drops them already",
+        ("data.truncation",),
+        True,
+    ),
+    Rule(
+        _estimator_is_not(_NORMALISED_BY_GROUP),
+        "the advantage estimator does not read it",
+        ("algorithm.norm_adv_by_std_in_grpo",),
+    ),
+    Rule(
+        _estimator_is_not(_DISCOUNTED),
+        "the advantage estimator does not read it",
+        ("algorithm.gamma", "algorithm.lam"),
+        True,
+    ),
+    Rule(
+        lambda s: not s.algorithm.use_kl_in_reward,
+        "algorithm.use_kl_in_reward is false",
+        ("algorithm.kl_penalty", "algorithm.kl_ctrl.*"),
+        True,
+    ),
+    Rule(
+        lambda s: s.algorithm.kl_ctrl.type == "fixed",
+        "algorithm.kl_ctrl.type is fixed",
+        ("algorithm.kl_ctrl.horizon", "algorithm.kl_ctrl.target_kl"),
+    ),
+    Rule(
+        lambda s: not s.actor_rollout_ref.actor.use_kl_loss,
+        "actor.use_kl_loss is false",
+        (A + "kl_loss_coef", A + "kl_loss_type"),
+        True,
+    ),
+    Rule(lambda s: not s.needs_reference, "no KL term asks for a reference policy", (F + "*",), True),
+    Rule(
+        lambda s: None not in (s.actor_rollout_ref.actor.clip_ratio_low, s.actor_rollout_ref.actor.clip_ratio_high),
+        "actor.clip_ratio_low and actor.clip_ratio_high are both set",
+        (A + "clip_ratio",),
+        True,
+    ),
+    Rule(
+        _loss_is_not("vanilla", "dppo_tv", "dppo_kl"), "the policy loss does not read it", (A + "clip_ratio_c",), True
+    ),
+    Rule(_loss_is_not("sapo"), "the policy loss is not sapo", (A + "tau_pos", A + "tau_neg")),
+    Rule(_loss_is_not("clip_cov"), "the policy loss is not clip_cov", (A + "policy_loss.clip_cov_*",)),
+    Rule(
+        _loss_is_not("kl_cov"),
+        "the policy loss is not kl_cov",
+        (A + "policy_loss.kl_cov_ratio", A + "policy_loss.ppo_kl_coef"),
+    ),
+    Rule(_loss_is_not("dro"), "the policy loss is not dro", (A + "policy_loss.dro_beta",)),
+    Rule(
+        lambda s: s.actor_rollout_ref.actor.loss_agg_mode != "seq-mean-token-sum-norm",
+        "actor.loss_agg_mode is not seq-mean-token-sum-norm",
+        (A + "loss_scale_factor",),
+    ),
+    Rule(lambda s: not s.actor_rollout_ref.actor.shuffle, "actor.shuffle is false", (A + "data_loader_seed",)),
+    Rule(
+        lambda s: s.actor_rollout_ref.actor.cuts_by_tokens,
+        "micro-batches are cut by tokens (actor.use_dynamic_bsz)",
+        (A + "ppo_micro_batch_size_per_gpu",),
+        True,
+    ),
+    Rule(
+        lambda s: (
+            not s.actor_rollout_ref.actor.cuts_by_tokens
+            and s.actor_rollout_ref.old_log_prob_limit.max_tokens is None
+            and s.actor_rollout_ref.ref_log_prob_limit.max_tokens is None
+        ),
+        "micro-batches are cut by sequences (actor.use_dynamic_bsz)",
+        (A + "ppo_max_token_len_per_gpu",),
+        True,
+    ),
+    Rule(
+        lambda s: s.actor_rollout_ref.old_log_prob_limit.max_tokens is not None,
+        "these micro-batches are cut by tokens (rollout.log_prob_use_dynamic_bsz)",
+        (R + "log_prob_micro_batch_size_per_gpu",),
+        True,
+    ),
+    Rule(
+        lambda s: s.actor_rollout_ref.old_log_prob_limit.max_tokens is None,
+        "these micro-batches are cut by sequences (rollout.log_prob_use_dynamic_bsz)",
+        (R + "log_prob_max_token_len_per_gpu",),
+        True,
+    ),
+    Rule(
+        lambda s: s.actor_rollout_ref.ref_log_prob_limit.max_tokens is not None,
+        "these micro-batches are cut by tokens (ref.log_prob_use_dynamic_bsz)",
+        (F + "log_prob_micro_batch_size_per_gpu",),
+        True,
+    ),
+    Rule(
+        lambda s: s.actor_rollout_ref.ref_log_prob_limit.max_tokens is None,
+        "these micro-batches are cut by sequences (ref.log_prob_use_dynamic_bsz)",
+        (F + "log_prob_max_token_len_per_gpu",),
+        True,
+    ),
+    Rule(
+        lambda s: s.actor_rollout_ref.actor.optim.lr_warmup_steps >= 0,
+        "actor.optim.lr_warmup_steps is set",
+        (A + "optim.lr_warmup_steps_ratio",),
+        True,
+    ),
+    Rule(_schedule_is("constant"), "actor.optim.lr_scheduler_type is constant", (A + "optim.min_lr_ratio",), True),
+    Rule(
+        _schedule_is("constant", "linear"),
+        "actor.optim.lr_scheduler_type is not cosine",
+        (A + "optim.num_cycles",),
+        True,
+    ),
+    Rule(
+        lambda s: s.trainer.device == "cpu",
+        "a CPU has nowhere to offload to",
+        ("*.param_offload", "*.optimizer_offload"),
+        True,
+    ),
+    Rule(
+        lambda s: s.trainer.launcher == "local",
+        "trainer.launcher=local runs episodes in its own process",
+        (R + "agent.num_workers",),
+        True,
+    ),
+    Rule(
+        lambda s: s.actor_rollout_ref.rollout.agent.environment is None and not _rows_come_from_files(s),
+        "agent.environment is not set",
+        (R + "agent.environment_kwargs*",),
+    ),
+    Rule(_calls_no_tools, "single_turn_agent takes one turn and calls no tools", (R + "multi_turn.max_*_turns",), True),
+    Rule(
+        _calls_no_tools,
+        "single_turn_agent takes one turn and calls no tools",
+        (
+            R + "multi_turn.max_parallel_calls",
+            R + "multi_turn.max_tool_response_length",
+            R + "multi_turn.tool_response_truncate_side",
+            R + "multi_turn.max_consecutive_invalid_calls",
+            R + "multi_turn.reasoning",
+        ),
+    ),
+    Rule(
+        lambda s: s.actor_rollout_ref.rollout.incomplete_groups != "train",
+        "rollout.incomplete_groups is not train",
+        (R + "min_group_size",),
+    ),
+    Rule(
+        lambda s: s.trainer.total_training_steps is not None,
+        "trainer.total_training_steps is set",
+        ("trainer.total_epochs",),
+        True,
+    ),
+    Rule(
+        lambda s: s.trainer.resume_mode != "resume_path",
+        "trainer.resume_mode is not resume_path",
+        ("trainer.resume_from_path",),
+    ),
+    Rule(
+        lambda s: s.reward.custom_reward_function.path is None,
+        "reward.custom_reward_function.path is not set",
+        ("reward.custom_reward_function.name",),
+        True,
+    ),
+    Rule(
+        lambda s: s.reward.reward_manager.source == "register",
+        "reward.reward_manager.source is register",
+        ("reward.reward_manager.module.*",),
+    ),
+)

@@ -1,0 +1,52 @@
+"""Names that are no plugins but entries of a registry; anything else is named `package.module:function`."""
+
+ESTIMATORS = frozenset(
+    {
+        "gae",
+        "grpo",
+        "grpo_vectorized",
+        "grpo_passk",
+        "reinforce_plus_plus",
+        "reinforce_plus_plus_baseline",
+        "remax",
+        "rloo",
+        "rloo_vectorized",
+        "opo",
+        "gpg",
+        "gdpo",
+        "optimal_token_baseline",
+        "tir_optimal_token_baseline",
+    }
+)
+"""Advantage estimators."""
+
+UNMET: dict[str, str] = {
+    "gae": "a critic",
+    "remax": "a greedy sample beside the group",
+    "gdpo": "a reward with several components",
+    "optimal_token_baseline": "sums of squared probabilities",
+    "tir_optimal_token_baseline": "sums of squared probabilities",
+}
+"""What an estimator needs that this version's trainer does not supply."""
+
+WITHOUT_GROUP = frozenset({"gae", "reinforce_plus_plus", "remax"})
+"""Estimators that do not compare the samples of one prompt."""
+
+POLICY_LOSSES = frozenset(
+    {
+        "vanilla",
+        "dppo_tv",
+        "dppo_kl",
+        "gspo",
+        "sapo",
+        "gpg",
+        "clip_cov",
+        "kl_cov",
+        "geo_mean",
+        "dro",
+        "cispo",
+    }
+)
+
+KL_PENALTIES = frozenset({"kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"})
+"""Each also with `+`: the gradient of k2."""

@@ -1,0 +1,147 @@
+"""Merging with Hydra's compose API: schema defaults, a recipe, the user's YAML, `key=value` overrides."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import agentverl
+from agentverl.errors import SettingsError
+from agentverl.settings.keys import find, lengthen, nearest
+from agentverl.settings.overrides import Arguments
+from agentverl.settings.section import Section
+from agentverl.settings.spellings import RENAMED
+from agentverl.settings.trees import Tree, holds, paths, put, same_shape, take
+
+RECIPES = Path(agentverl.__file__).parent / "configs"
+_NODE = "agentverl_overrides"
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What was chosen, without the schema's defaults and with interpolations resolved."""
+
+    chosen: Tree
+    by_user: frozenset[str]
+    """Paths that the user's YAML or an override set; the rest comes from the recipe."""
+
+
+def merge(arguments: Arguments, root: type[Section]) -> Merged:
+    """Merge the layers.
+
+    Raises:
+        SettingsError: a file is missing or is no YAML, a recipe does not exist, an interpolation leads nowhere.
+    """
+    recipe: Tree = {} if arguments.recipe is None else _respelt(_recipe(arguments.recipe), root)
+    user: Tree = {} if arguments.yaml_path is None else _respelt(_yaml(arguments.yaml_path), root)
+    _delete(arguments, root, recipe, user)
+    overrides = _respelt(_composed(RECIPES, None, arguments.overrides), root)
+    try:
+        chosen = _plain(OmegaConf.merge(recipe, user, overrides))
+        everything = OmegaConf.merge(root().model_dump(mode="json"), chosen)
+        resolved = OmegaConf.to_container(everything, resolve=True, throw_on_missing=True)
+    except (OmegaConfBaseException, ValueError) as error:
+        raise SettingsError(f"cannot put the configuration together: {_one_line(error)}") from None
+    assert isinstance(resolved, dict)
+    return Merged(same_shape(chosen, resolved), frozenset([*paths(user), *paths(overrides)]))
+
+
+def recipes() -> list[str]:
+    """The names that `recipe=` takes."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def _recipe(name: str) -> Tree:
+    if name not in recipes():
+        close = difflib.get_close_matches(name, recipes(), n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ";"
+        raise SettingsError(
+            f"recipe={name}: no such recipe{hint} there are {', '.join(recipes())}; a file of your own: its path"
+        )
+    return _composed(RECIPES, name, [])
+
+
+def _yaml(path: Path) -> Tree:
+    if not path.is_file():
+        raise SettingsError(f"{path}: no such file; expected a YAML with the run's settings")
+    try:
+        loaded = OmegaConf.load(path)
+    except (yaml.YAMLError, UnicodeDecodeError, OSError, OmegaConfBaseException) as error:
+        raise SettingsError(f"{path} is not YAML: {_one_line(error)}") from None
+    if not isinstance(loaded, DictConfig):
+        raise SettingsError(f"{path} holds a list; expected keys such as `data:` and `trainer:`")
+    if "defaults" in loaded:
+        return _composed(path.parent.absolute(), path.name, [f"hydra.searchpath=[file://{RECIPES}]"])
+    return _plain(loaded)
+
+
+def _composed(folder: Path, name: str | None, overrides: list[str]) -> Tree:
+    """What Hydra composes; its global state is as before afterwards."""
+    store = ConfigStore.instance()
+    if name is None:
+        store.store(name=_NODE, node={})
+    try:
+        with initialize_config_dir(str(folder), version_base="1.3", job_name="agentverl"):
+            return _plain(compose(name or _NODE, overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise SettingsError(_one_line(error)) from None
+    finally:
+        store.repo.pop(f"{_NODE}.yaml", None)
+
+
+def _plain(config: Any) -> Tree:
+    container = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(container, dict)
+    return container
+
+
+def _respelt(tree: Mapping[str, Any], root: type[Section]) -> Tree:
+    """The tree with every key at its full path: short first words, other names, dotted keys."""
+    result: Tree = {}
+    _respell(tree, "", root, result)
+    return result
+
+
+def _respell(tree: Mapping[Any, Any], prefix: str, root: type[Section], result: Tree) -> None:
+    for key, value in tree.items():
+        path = lengthen(f"{prefix}{key}", root)
+        path = RENAMED.get(path, path)
+        found = find(root, path)
+        if isinstance(value, Mapping) and value and not (found and found.is_open):
+            _respell(value, f"{path}.", root, result)
+        elif value != f"${{{path}}}":
+            put(result, path, _respell_references(value, root))
+
+
+def _respell_references(value: Any, root: type[Section]) -> Any:
+    if isinstance(value, str):
+        return re.sub(r"\$\{([\w.]+)\}", lambda match: f"${{{lengthen(match[1], root)}}}", value)
+    if isinstance(value, list):
+        return [_respell_references(item, root) for item in value]
+    if isinstance(value, dict):
+        return {key: _respell_references(item, root) for key, item in value.items()}
+    return value
+
+
+def _delete(arguments: Arguments, root: type[Section], *layers: Tree) -> None:
+    for path in arguments.deletions:
+        held = [layer for layer in layers if holds(layer, path)]
+        if not held:
+            near = nearest(root, path) if find(root, path) is None else None
+            hint = f"; nearest: {near}" if near else "; it has its default already"
+            raise SettingsError(f"~{path}: neither the recipe nor the YAML sets it{hint}")
+        for layer in held:
+            take(layer, path)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
