@@ -59,7 +59,7 @@ async def bounded(awaitable: Awaitable[_T], seconds: float | None) -> _T:
         raise
     if not done:
         await _abandon(task)
-        raise OutOfTimeError(f"no answer within {seconds:g} seconds")
+        raise OutOfTimeError(f"no answer within {seconds:.3g} seconds")
     return task.result()
 
 
