@@ -1,4 +1,4 @@
-"""What every rollout server is to the rest of the house: tokens for a prompt, weights in, leases around trajectories."""
+"""What every rollout server offers: tokens for a prompt, new weights at a token boundary, leases of trajectories."""
 
 import math
 from abc import ABC, abstractmethod
@@ -114,8 +114,8 @@ def _integer(value: Any) -> int:
 class RolloutReplica(ABC):
     """One rollout server. Subclass to serve tokens with another inference engine.
 
-    All methods are called on one event loop. A request belongs to a trajectory (`request_id`); `open` and `close` are the
-    two ends of that trajectory's lease, between which the server may keep its KV cache. Once `init_*` was called,
+    All methods are called on one event loop. A request belongs to a trajectory (`request_id`); `open` and `close` are
+    the two ends of that trajectory's lease, between which the server may keep its KV cache. Once `init_*` was called,
     `shutdown` must be, and everything pending then fails.
     """
 

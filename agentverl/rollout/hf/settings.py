@@ -1,0 +1,38 @@
+"""The limits of the embedded server."""
+
+from dataclasses import dataclass
+
+from agentverl.errors import BadInputError
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HFSettings:
+    """What one embedded server may use, and how it loads its model."""
+
+    dtype: str = "float32"
+    device: str = "cpu"
+    max_model_len: int | None = None
+    """Prompt and answer together; None takes the model's own limit."""
+    max_num_seqs: int = 256
+    """Requests decoded together; others wait."""
+    max_num_batched_tokens: int = 8192
+    """Tokens of one forward pass; a longer prefill is cut into chunks."""
+    kv_memory_bytes: int | None = None
+    """Bound on all KV caches together; None takes a quarter of the memory that is free when the server is made."""
+    seed: int = 0
+    """Seeds the requests that bring no seed."""
+    deterministic: bool = False
+    """Work in rounds: start when every open lease has a request waiting, run those to their end, wait again."""
+    load_weights: bool = True
+    """False builds the model empty; requests fail until the first `update_weights`."""
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise BadInputError(f"dtype={self.dtype!r}: expected one of {', '.join(DTYPES)}")
+        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_memory_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BadInputError(f"{name}={value}: expected at least 1")

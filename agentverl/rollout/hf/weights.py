@@ -1,0 +1,62 @@
+"""New weights: a complete set is copied aside first, then put in place at once."""
+
+import asyncio
+from collections.abc import Iterable
+
+import torch
+
+from agentverl.errors import BadInputError
+from agentverl.rollout.hf.model import ServedModel
+
+_SHOWN = 3
+_YIELD_BYTES = 2**26
+
+
+async def stage(model: ServedModel, weights: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Copies of a complete set of weights, in the model's dtype and on its device.
+
+    The event loop gets its turn every 64 MiB. Buffers of the model may be among the weights; parameters must be.
+
+    Raises:
+        BadInputError: a name is unknown or missing, or a shape differs.
+    """
+    targets: dict[str, torch.Tensor] = {**model.buffers(), **model.parameters()}
+    staged: dict[str, torch.Tensor] = {}
+    copied = 0
+    for name, tensor in weights:
+        target = targets.get(name)
+        if target is None:
+            raise BadInputError(
+                f"new weights hold {name!r}, which the served model does not have; it keeps the old ones"
+            )
+        if tensor.shape != target.shape:
+            raise BadInputError(
+                f"new weights hold {name!r} of shape {tuple(tensor.shape)}, expected {tuple(target.shape)}; "
+                "the old ones keep serving"
+            )
+        staged[name] = torch.empty_like(target.data).copy_(tensor.detach())
+        copied += staged[name].nbytes
+        if copied >= _YIELD_BYTES:
+            copied = 0
+            await asyncio.sleep(0)
+    _require_complete(model, staged)
+    return staged
+
+
+def _require_complete(model: ServedModel, staged: dict[str, torch.Tensor]) -> None:
+    names_of: dict[int, list[str]] = {}
+    for name, parameter in model.parameters().items():
+        names_of.setdefault(id(parameter), []).append(name)
+    missing = [names[0] for names in names_of.values() if not staged.keys() & set(names)]
+    if missing:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise BadInputError(
+            f"new weights lack {', '.join(missing[:_SHOWN])}{more}: expected a complete set; the old ones keep serving"
+        )
+
+
+def apply(model: ServedModel, staged: dict[str, torch.Tensor]) -> None:
+    """Put a staged set in place; it must not be used afterwards."""
+    targets = {**model.buffers(), **model.parameters()}
+    for name, tensor in staged.items():
+        targets[name].data = tensor
