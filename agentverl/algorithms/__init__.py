@@ -1,0 +1,49 @@
+"""verl's names for the algorithms, each imported when it is first used."""
+
+import importlib
+from typing import Any
+
+_MODULES = {
+    "AdaptiveKLController": "kl",
+    "FixedKLController": "kl",
+    "agg_loss": "aggregation",
+    "calculate_sum_pi_squared_from_logits": "distributions",
+    "compute_entropy_loss": "distributions",
+    "compute_grpo_outcome_advantage": "group_advantages",
+    "compute_kl_loss": "kl",
+    "compute_policy_loss_vanilla": "policy_losses",
+    "compute_rewards": "kl",
+    "compute_value_loss": "value_loss",
+    "entropy_from_logits": "distributions",
+    "entropy_from_logits_with_chunking": "distributions",
+    "estimate_advantages": "estimation",
+    "get_adv_estimator_fn": "registry",
+    "get_kl_controller": "kl",
+    "get_policy_loss_fn": "registry",
+    "kl_in_reward": "kl",
+    "kl_penalty": "kl",
+    "logprobs_from_logits": "distributions",
+    "loss_weights": "aggregation",
+    "masked_mean": "masked",
+    "masked_sum": "masked",
+    "masked_var": "masked",
+    "masked_whiten": "masked",
+    "register_adv_est": "registry",
+    "register_policy_loss": "registry",
+    "row_loss_weights": "aggregation",
+}
+_RENAMED = {
+    "compute_grpo_vectorized_outcome_advantage": ("group_advantages", "compute_grpo_outcome_advantage"),
+    "logprobs_from_logits_naive": ("distributions", "logprobs_from_logits"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    module, attribute = _RENAMED.get(name, (_MODULES.get(name), name))
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*_MODULES, *_RENAMED})

@@ -1,0 +1,57 @@
+"""What a policy loss reads from its configuration, which may be any object with attributes or items."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentverl.errors import BadInputError
+
+_REQUIRED = object()
+
+
+def setting(config: Any, name: str, default: Any = _REQUIRED) -> Any:
+    """An attribute of `config`, or an item where it is a mapping.
+
+    Raises:
+        BadInputError: it has neither and there is no default.
+    """
+    found = config.get(name, _REQUIRED) if isinstance(config, Mapping) else getattr(config, name, _REQUIRED)
+    if found is not _REQUIRED:
+        return found
+    if default is _REQUIRED:
+        raise BadInputError(f"the loss needs the setting {name!r}, which its configuration does not have")
+    return default
+
+
+class LossConfig:
+    """Settings of a loss together with what holds for one batch.
+
+    Args:
+        settings: the actor's settings; all their names can be read from this object as attributes, items or by `get`.
+        global_batch_info: handed on to `agg_loss`: `loss_weight`, or counts such as `batch_num_tokens`.
+    """
+
+    def __init__(self, settings: Any, global_batch_info: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self.global_batch_info = dict(global_batch_info)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = (
+            self._settings.get(name, _REQUIRED)
+            if isinstance(self._settings, Mapping)
+            else getattr(self._settings, name)
+        )
+        if found is _REQUIRED:
+            raise AttributeError(name)
+        return found
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The setting, or `default` where it does not exist."""
+        return getattr(self, name, default)
