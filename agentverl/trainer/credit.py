@@ -86,21 +86,3 @@ def _split(padded: torch.Tensor, units: list[list[int]], like: Ragged) -> Ragged
             rows[row] = padded[unit, start : start + lengths[row]]
             start += lengths[row]
     return Ragged.from_list(rows, padded.dtype)
-
-
-def penalise_divergence(
-    batch: DataProto, kl_penalty: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], coefficient: float
-) -> float:
-    """Make `token_level_rewards` from the scores minus coefficient x KL to the reference; returns the mean KL.
-
-    The mean is over sequences of each one's mean over its policy tokens, as verl's `actor/reward_kl_penalty`.
-    """
-    scores, mask = batch.batch["token_level_scores"], batch.batch["response_mask"]
-    divergence = kl_penalty(batch.batch["old_log_probs"].values, batch.batch["ref_log_prob"].values)
-    divergence = torch.where(mask.values.bool(), divergence, torch.zeros_like(divergence))
-    batch.batch["token_level_rewards"] = Ragged(scores.values - coefficient * divergence, scores.offsets)
-    per_row = [
-        float(row.sum() / max(int(kept.sum()), 1))
-        for row, kept in zip(Ragged(divergence, scores.offsets).unbind(), mask.unbind(), strict=True)
-    ]
-    return float(np.mean(per_row)) if per_row else 0.0

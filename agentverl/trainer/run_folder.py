@@ -33,7 +33,9 @@ class RunFolder:
         self._lock: TextIO | None = None
 
     @classmethod
-    def open(cls, base: Path, settings: Comparable, *, resume_mode: str, resume_from: Path | None = None) -> "RunFolder":
+    def open(
+        cls, base: Path, settings: Comparable, *, resume_mode: str, resume_from: Path | None = None
+    ) -> "RunFolder":
         """Find or make the run's folder and lock it.
 
         Raises:
@@ -128,7 +130,9 @@ def _numbered(base: Path) -> list[Path]:
     if not base.parent.is_dir():
         return []
     pattern = re.compile(re.escape(base.name) + r"(?:-(\d+))?")
-    found = [(int(match.group(1) or 1), entry) for entry in base.parent.iterdir() if (match := pattern.fullmatch(entry.name))]
+    found = [
+        (int(match.group(1) or 1), entry) for entry in base.parent.iterdir() if (match := pattern.fullmatch(entry.name))
+    ]
     return [entry for _, entry in sorted(found)]
 
 

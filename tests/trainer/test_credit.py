@@ -1,7 +1,6 @@
 """Splitting a trajectory changes no advantage; an ending's policy changes what it says and nothing else."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 from agentverl.settings.on_end import EndSettings
-from agentverl.trainer.credit import apply_end_policies, assign_advantages, group_index, penalise_divergence
+from agentverl.trainer.credit import apply_end_policies, assign_advantages, group_index
 
 
 def batch_of(rows: list[tuple[str, str, int, list[float], list[int], str]]) -> DataProto:
@@ -78,13 +77,3 @@ def test_an_ending_can_replace_the_score_take_off_the_loss_or_leave_the_group() 
     assert [row.tolist() for row in batch.batch["response_mask"].unbind()] == [[1, 1, 0], [1, 1, 0], [0, 0, 0]]
     groups = group_index(batch, policies)
     assert groups[0] == groups[1] != groups[2]
-
-
-def test_the_kl_penalty_reaches_policy_tokens_only() -> None:
-    batch = batch_of([("p", "a", 0, [0.0, 0.0, 1.0], [1, 0, 1], "answered")])
-    offsets = batch.batch["response_mask"].offsets
-    batch.batch["old_log_probs"] = Ragged(torch.tensor([-1.0, float("nan"), -1.0]), offsets)
-    batch.batch["ref_log_prob"] = Ragged(torch.tensor([-2.0, 0.0, -1.5]), offsets)
-    mean = penalise_divergence(batch, lambda policy, reference: policy - reference, 0.1)
-    assert batch.batch["token_level_rewards"][0].tolist() == pytest.approx([-0.1, 0.0, 0.95])
-    assert mean == pytest.approx(0.75)
