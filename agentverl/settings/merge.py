@@ -42,7 +42,7 @@ def merge(arguments: Arguments, root: type[Section]) -> Merged:
         SettingsError: a file is missing or is no YAML, a recipe does not exist, an interpolation leads nowhere.
     """
     recipe: Tree = {} if arguments.recipe is None else _respelt(_recipe(arguments.recipe), root)
-    user: Tree = {} if arguments.yaml_path is None else _respelt(_yaml(arguments.yaml_path), root)
+    user: Tree = {} if arguments.yaml_path is None else _respelt(_file(arguments.yaml_path), root)
     _delete(arguments, root, recipe, user)
     overrides = _respelt(_composed(RECIPES, None, arguments.overrides), root)
     try:
@@ -67,10 +67,10 @@ def _recipe(name: str) -> Tree:
         raise SettingsError(
             f"recipe={name}: no such recipe{hint} there are {', '.join(recipes())}; a file of your own: its path"
         )
-    return _composed(RECIPES, name, [])
+    return _file(RECIPES / f"{name}.yaml")
 
 
-def _yaml(path: Path) -> Tree:
+def _file(path: Path) -> Tree:
     if not path.is_file():
         raise SettingsError(f"{path}: no such file; expected a YAML with the run's settings")
     try:

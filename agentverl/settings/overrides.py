@@ -42,9 +42,11 @@ def parse(words: Sequence[str], root: type[Section]) -> Arguments:
         elif _is_yaml(word):
             if arguments.yaml_path is not None:
                 raise SettingsError(f"got two YAML files, {arguments.yaml_path} and {word}; expected at most one")
-            arguments.yaml_path = Path(word)
+            arguments.yaml_path = Path(word) / "config.yaml" if Path(word).is_dir() else Path(word)
         elif "=" not in word:
-            raise SettingsError(f"got {word!r}; expected a .yaml file, key=value, or ~key to go back to a default")
+            raise SettingsError(
+                f"got {word!r}; expected a .yaml file, a run's folder, key=value, or ~key to go back to a default"
+            )
         elif word.startswith("recipe="):
             arguments.recipe = word.removeprefix("recipe=")
         else:
@@ -54,6 +56,9 @@ def parse(words: Sequence[str], root: type[Section]) -> Arguments:
 
 
 def _is_yaml(word: str) -> bool:
+    """A YAML file, or a run's folder, which has one."""
+    if (Path(word) / "config.yaml").is_file():
+        return True
     return word.endswith((".yaml", ".yml")) and ("=" not in word or Path(word).is_file())
 
 

@@ -1,0 +1,208 @@
+"""What a user may get wrong in the configuration, with the message and the exit code that answer it."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from agentverl.cli import run
+
+
+class Case(NamedTuple):
+    name: str
+    words: list[str]
+    message: str
+    yaml: str | None = None
+    command: str = "train"
+
+
+R = "actor_rollout_ref.rollout"
+A = "actor_rollout_ref.actor"
+
+CASES = [
+    Case("misspelt key", ["trainer.sed=1"], "trainer.sed: no such key; nearest: trainer.seed"),
+    Case("misspelt short key", ["rollout.temprature=1"], f"{R}.temprature: no such key; nearest: {R}.temperature"),
+    Case("key in another section", ["algorithm.clip_ratio=0.1"], f"no such key; nearest: {A}.clip_ratio"),
+    Case("unknown key far from all", ["trainer.zzzzqqq=1"], "trainer.zzzzqqq: no such key; trainer has seed, launcher"),
+    Case("unknown section", ["trainr.seed=1"], "trainr.seed: no such key; nearest: trainer.seed"),
+    Case(
+        "misspelt key in a YAML",
+        [],
+        "data.train_batchsize: no such key; nearest: data.train_batch_size",
+        "data: {train_batchsize: 4}",
+    ),
+    Case("sub-key of a value", ["trainer.seed.x=1"], "trainer.seed: got {'x': 1}; expected a whole number"),
+    Case("value for a section", ["trainer=1"], "trainer: got 1; expected a section with keys"),
+    Case("text for a number", ["rollout.n=many"], f"{R}.n: got 'many'; expected a whole number"),
+    Case("fraction for a whole number", ["rollout.n=1.5"], f"{R}.n: got 1.5; expected a whole number"),
+    Case("true for a number", ["rollout.n=true"], f"{R}.n: got true; expected a number, not true or false"),
+    Case("not a number", ["actor.optim.lr=nan"], f"{A}.optim.lr: got nan; expected a finite number"),
+    Case("text for a switch", ["trainer.debug=maybe"], "trainer.debug: got 'maybe'; expected true or false"),
+    Case(
+        "number for text in a YAML",
+        [],
+        "trainer.experiment_name: got 7; expected text; quotes make it text",
+        "trainer: {experiment_name: 007}",
+    ),
+    Case("null for a number", ["trainer.seed=null"], "trainer.seed: got null; expected a whole number"),
+    Case("empty value", ["rollout.n="], f"{R}.n: got ''; expected a whole number"),
+    Case("out of range", ["rollout.top_p=1.5"], f"{R}.top_p: got 1.5; expected less than or equal to 1"),
+    Case("zero batch", ["data.train_batch_size=0"], "data.train_batch_size: got 0; expected greater than 0"),
+    Case("unknown choice", ["trainer.resume_mode=never"], "got 'never'; expected auto, disable or resume_path"),
+    Case("unknown aggregation", ["actor.loss_agg_mode=mean"], "expected token-mean, token-sum, seq-mean-token-sum"),
+    Case(
+        "list item", ["actor.checkpoint.save_contents=[model,weights]"], f"{A}.checkpoint.save_contents: got 'weights'"
+    ),
+    Case("unknown ending", ["rollout.on_end.timeout.score=0"], f"{R}.on_end.timeout.score: no such key"),
+    Case(
+        "unknown entry of an ending", ["rollout.on_end.deadline.weight=0"], f"{R}.on_end.deadline.weight: no such key"
+    ),
+    Case("word without =", ["seed"], "got 'seed'; expected a .yaml file, a run's folder, key=value, or ~key"),
+    Case("no key", ["=1"], "'=1' has no key before the '='"),
+    Case("broken list", ["trainer.rollout_data_dir=x", "agent.environment_kwargs.a=[x=1"], "stands in quotes"),
+    Case("missing YAML", ["missing.yaml"], "missing.yaml: no such file"),
+    Case("two YAMLs", ["other.yaml"], "expected at most one", "{}"),
+    Case("broken YAML", [], "is not YAML", "trainer: [1"),
+    Case("YAML that is a list", [], "holds a list; expected keys such as", "- 1"),
+    Case("YAML with a key twice", [], "duplicate key", "trainer: {seed: 1}\ntrainer: {seed: 2}"),
+    Case("interpolation to nowhere", ["data.val_size=${data.nothing}"], "Interpolation key 'data.nothing' not found"),
+    Case("unknown recipe", ["recipe=quikstart"], "recipe=quikstart: no such recipe; did you mean 'quickstart'?"),
+    Case(
+        "deleting an unknown key",
+        ["~trainer.sed"],
+        "~trainer.sed: neither the recipe nor the YAML sets it; nearest: trainer.seed",
+    ),
+    Case("deleting what is not set", ["~trainer.seed"], "it has its default already"),
+    Case("no model", [], "model.path must be set", "agent: {environment: arithmetic}"),
+    Case("no tasks", [], "no tasks: set data.train_files, or agent.environment", "model: {path: nano}"),
+    Case(
+        "missing data file", ["data.train_files=nowhere.parquet"], "data.train_files: there is no file nowhere.parquet"
+    ),
+    Case(
+        "missing tool YAML",
+        ["multi_turn.tool_config_path=t.yaml"],
+        "multi_turn.tool_config_path: there is no file t.yaml",
+    ),
+    Case("missing reward file", ["reward.custom_reward_function.path=r.py"], "there is no file r.py"),
+    Case(
+        "missing plugin file",
+        ["agent.environment=my.py:World"],
+        "agent.environment=my.py:World: there is no file my.py",
+    ),
+    Case("unknown environment", ["agent.environment=aritmetic"], "no such plugin; nearest: arithmetic"),
+    Case("unknown agent loop", ["agent.default_agent_loop=tools"], "agent.default_agent_loop=tools: no such plugin"),
+    Case("unknown logger", ["trainer.logger=console,file"], "trainer.logger=console,file: no such plugin"),
+    Case("unknown tool parser", ["multi_turn.format=hermess"], "no such plugin; nearest: hermes"),
+    Case("unknown estimator", ["algorithm.adv_estimator=grpoo"], "no such name; nearest: grpo"),
+    Case("unknown loss", ["actor.policy_loss.loss_mode=vanila"], "no such name; nearest: vanilla"),
+    Case("unknown KL", ["actor.use_kl_loss=true", "actor.kl_loss_type=k9"], "actor.kl_loss_type=k9: no such name"),
+    Case(
+        "estimator that needs a critic",
+        ["algorithm.adv_estimator=gae"],
+        "needs a critic, which this version does not have",
+    ),
+    Case("server for GPUs", ["rollout.name=vllm"], "rollout.name=vllm: no such plugin; there are hf"),
+    Case("ray", ["trainer.launcher=ray"], "this version has only the local launcher"),
+    Case("eight devices", ["trainer.n_gpus_per_node=8"], "trains in one process on one device; set it to 1"),
+    Case("two machines", ["trainer.nnodes=2"], "trainer.nnodes=2: trainer.launcher=local"),
+    Case(
+        "batches that do not divide", ["actor.ppo_mini_batch_size=5"], "is no multiple of actor.ppo_mini_batch_size=5"
+    ),
+    Case(
+        "mini-batch above the batch", ["actor.ppo_mini_batch_size=32"], "is no multiple of actor.ppo_mini_batch_size=32"
+    ),
+    Case("too few tasks", ["data.train_size=8"], "data.train_size=8 is below data.train_batch_size=16"),
+    Case("micro-batch budget", ["actor.ppo_max_token_len_per_gpu=100"], "is below the longest sequence, 320 tokens"),
+    Case(
+        "log-prob budget",
+        ["rollout.log_prob_max_token_len_per_gpu=9"],
+        "rollout.log_prob_max_token_len_per_gpu=9 is below",
+    ),
+    Case("no micro-batch size", ["actor.use_dynamic_bsz=false"], "actor.ppo_micro_batch_size_per_gpu must be set"),
+    Case("context below the prompt", ["rollout.max_model_len=64"], "leaves no room after data.max_prompt_length"),
+    Case("turn above the response", ["multi_turn.max_tokens_per_turn=999"], "is above data.max_response_length"),
+    Case("group of one", ["rollout.n=1"], "compares samples of a prompt, so one alone teaches nothing"),
+    Case(
+        "group that is never reached",
+        ["rollout.incomplete_groups=train", "rollout.min_group_size=9"],
+        "no group reaches it",
+    ),
+    Case("top_p in training", ["rollout.top_p=0.9"], "rollout.top_p=0.9 bends the distribution"),
+    Case("top_k in training", ["rollout.top_k=20"], "rollout.top_k=20 bends the distribution"),
+    Case("min_p in training", ["rollout.min_p=0.1"], "rollout.min_p=0.1 bends the distribution"),
+    Case("penalty in training", ["rollout.repetition_penalty=1.1"], "bends the distribution"),
+    Case("greedy training", ["rollout.temperature=0"], "leaves nothing to chance, so nothing is learnt"),
+    Case(
+        "do_sample against the temperature",
+        ["rollout.val_kwargs.do_sample=true"],
+        "contradicts rollout.val_kwargs.temperature=0",
+    ),
+    Case("greedy samples", ["rollout.val_kwargs.n=4"], "gives 4 equal samples"),
+    Case(
+        "tools without a loop that calls them",
+        ["agent.default_agent_loop=single_turn_agent"],
+        "single_turn_agent calls none",
+    ),
+    Case("resuming without a path", ["trainer.resume_mode=resume_path"], "needs trainer.resume_from_path"),
+    Case(
+        "resuming from nowhere", ["trainer.resume_mode=resume_path", "trainer.resume_from_path=x"], "x is no checkpoint"
+    ),
+    Case("path without the mode", ["trainer.resume_from_path=x"], "trainer.resume_mode is not resume_path"),
+    Case("deterministic on a GPU", ["trainer.deterministic=true", "trainer.device=cuda"], "holds on a CPU only"),
+    Case("key of another loss", ["actor.tau_pos=2"], f"{A}.tau_pos has no effect: the policy loss is not sapo"),
+    Case(
+        "key of another aggregation",
+        ["actor.loss_scale_factor=2"],
+        "actor.loss_agg_mode is not seq-mean-token-sum-norm",
+    ),
+    Case(
+        "settings of another server", ["rollout.engine_kwargs.vllm.seed=1"], "rollout.engine_kwargs.vllm has no effect"
+    ),
+    Case("vision", ["data.image_key=images"], "data.image_key=images has no effect: this version reads text only"),
+    Case("critic", ["critic.enable=true"], "a critic comes with a later version"),
+    Case("critic warm-up", ["trainer.critic_warmup=5"], "trainer.critic_warmup=5 has no effect: no critic is trained"),
+    Case("LoRA", ["model.lora_rank=8"], "LoRA comes with a later version"),
+    Case("deprecated micro-batch", ["actor.ppo_micro_batch_size=4"], "set actor.ppo_micro_batch_size_per_gpu"),
+    Case("synchronous server", ["rollout.mode=sync"], "servers are always asynchronous"),
+    Case(
+        "corrections", ["algorithm.rollout_correction.rollout_is=token"], "corrections come with asynchronous schedules"
+    ),
+    Case(
+        "Megatron", ["actor.megatron.tensor_model_parallel_size=2"], "the one training engine of this version is fsdp"
+    ),
+    Case("evaluation without tasks", [], "no held-out tasks: set data.val_files", "model: {path: nano}", "eval"),
+    Case("fine-tuning without files", ["model.path=nano"], "data.train_files must be set", None, "sft"),
+    Case("fine-tuning's misspelt key", ["optim.lrr=1"], "optim.lrr: no such key; nearest: optim.lr", None, "sft"),
+    Case("fine-tuning's budget", ["data.max_token_len_per_gpu=9"], "is below data.max_length=1024", None, "sft"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_bad_input_is_answered_with_its_message_and_exit_code_2(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = list(case.words)
+    if case.yaml is not None:
+        Path("run.yaml").write_text(case.yaml)
+        words.insert(0, "run.yaml")
+    code = run([case.command, "--dry-run", *words])
+    captured = capsys.readouterr()
+    assert case.message in captured.err
+    assert code == 2
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+
+
+def test_all_problems_are_reported_together(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(["train", "--dry-run", "trainer.sed=1", "rollout.n=x", "data.image_key=y"])
+    message = capsys.readouterr().err
+    assert code == 2
+    assert message.startswith("error: 3 problems in the configuration:\n")
+    for key in ("trainer.sed", "actor_rollout_ref.rollout.n", "data.image_key"):
+        assert f"  - {key}" in message
+
+
+def test_problems_of_the_set_up_are_reported_together(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["train", "--dry-run", "trainer.nnodes=2", "rollout.top_p=0.5", "actor.tau_pos=2", "rollout.name=vllm"])
+    assert "4 problems" in capsys.readouterr().err
