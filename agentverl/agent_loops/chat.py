@@ -39,7 +39,8 @@ class Chat:
         self._limits = context.limits
         self._sampling_params = dict(sampling_params)
         self._tools = context.tools if tools is None else tools
-        self._schemas = [tool.schema for tool in self._tools.values()] or None
+        offered = context.world_schemas if self._tools is context.tools else ()
+        self._schemas = [*(tool.schema for tool in self._tools.values()), *offered] or None
         self._runner = CallRunner(self._tools, context.world, self._limits.max_parallel_calls)
         stops = {*context.template.stop_token_ids, *getattr(context.parser, "stop_token_ids", ())}
         self._stop_token_ids = sorted(stops)

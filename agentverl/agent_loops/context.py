@@ -1,7 +1,7 @@
 """What the runner hands to an agent loop: everything of one trajectory."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ class AgentContext:
     environment: Any = None
     world: World | None = None
     """The environment where it defines `step`, else None."""
+    world_schemas: Sequence[dict[str, Any]] = ()
+    """Schemas of calls that the environment answers, shown beside those of the tools."""
     processor: Any = None
     sandbox: Any = None
     models: Mapping[str, Any] = field(default_factory=dict)

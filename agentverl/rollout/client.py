@@ -1,0 +1,121 @@
+"""The model client of one trajectory: it holds the lease, keeps the deadline, and records every sampled token."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from agentverl.deadlines import OutOfTimeError, bounded
+from agentverl.errors import BadInputError, BoundaryError, InfrastructureError
+from agentverl.rollout.router import Lease
+from agentverl.trajectory import TokenOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One answer of the server: what it was sampled after, the tokens and their log-probabilities."""
+
+    prompt_ids: list[int]
+    token_ids: list[int]
+    log_probs: list[float] | None
+    temperature: float
+
+
+class Gate:
+    """Closed while the weights are changed by a pause: requests wait, and the wait counts for no deadline."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._open.is_set()
+
+    async def passed(self) -> float:
+        """Wait until the gate is open; the seconds that took."""
+        if self._open.is_set():
+            return 0.0
+        started = time.monotonic()
+        await self._open.wait()
+        return time.monotonic() - started
+
+
+class TrajectoryClient:
+    """What an agent loop calls `server_manager`: `generate` on the server that the trajectory was given.
+
+    `record` holds every answer, copied as it came, for the check of what the loop returns. Cancelling `generate` aborts
+    the request on the server. Sub-agents have request ids of their own; with `one_request_at_a_time` they share the
+    trajectory's, so that a server that waits for every open lease is never kept waiting by a parent.
+
+    Args:
+        on_queued: told the seconds that a request waited, which count for no deadline.
+    """
+
+    def __init__(
+        self,
+        lease: Lease,
+        *,
+        gate: Gate | None = None,
+        timeout_seconds: float | None = None,
+        one_request_at_a_time: bool = False,
+        on_queued: Callable[[float], None] | None = None,
+    ) -> None:
+        self.record: list[Sampled] = []
+        self._lease = lease
+        self._gate = gate
+        self._timeout_seconds = timeout_seconds
+        self._turn = asyncio.Lock() if one_request_at_a_time else None
+        self._on_queued = on_queued
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **media: Any
+    ) -> TokenOutput:
+        """Sample an answer to `prompt_ids`.
+
+        Raises:
+            InfrastructureError: the server failed or did not answer in time (boundary "model").
+            BadInputError: a sampling parameter that the server refuses.
+        """
+        if self._gate is not None and not self._gate.is_open:
+            self._queued(await self._gate.passed())
+        if self._turn is None:
+            if request_id != self._lease.request_id:
+                await self._lease.open_more(request_id)
+            output = await self._ask(request_id, prompt_ids, sampling_params, media)
+        else:
+            async with self._turn:
+                output = await self._ask(self._lease.request_id, prompt_ids, sampling_params, media)
+        self._queued(float(output.extra_fields.get("queue_seconds", 0.0)))
+        temperature = float(sampling_params.get("temperature", 1.0))
+        log_probs = None if output.log_probs is None else list(output.log_probs)
+        self.record.append(Sampled(list(prompt_ids), list(output.token_ids), log_probs, temperature))
+        return output
+
+    async def _ask(
+        self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], media: dict[str, Any]
+    ) -> TokenOutput:
+        request = self._lease.replica.generate(
+            request_id, prompt_ids=prompt_ids, sampling_params=sampling_params, **media
+        )
+        try:
+            if self._timeout_seconds is None:
+                return await request
+            return await bounded(request, self._timeout_seconds)
+        except (BadInputError, BoundaryError):
+            raise
+        except OutOfTimeError as error:
+            raise InfrastructureError(f"the rollout server gave {error}", "model") from None
+        except Exception as error:  # whatever a server raises, the policy did not cause it
+            raise InfrastructureError(f"the rollout server failed: {type(error).__name__}: {error}", "model") from error
+
+    def _queued(self, seconds: float) -> None:
+        if seconds > 0 and self._on_queued is not None:
+            self._on_queued(seconds)

@@ -1,0 +1,45 @@
+"""When failures are too many: the share of failed trajectories that a run bears."""
+
+from collections import Counter, deque
+
+from agentverl.errors import TrainingStoppedError
+from agentverl.rollout.episode import EpisodeResult
+
+_WINDOW = 512
+_FEWEST = 32
+
+
+class FailureLedger:
+    """Counts the last trajectories and stops the run when more than `max_excluded_fraction` of them failed."""
+
+    def __init__(self, max_excluded_fraction: float, where: str = "") -> None:
+        self._limit = max_excluded_fraction
+        self._where = where
+        self._failed: deque[bool] = deque(maxlen=_WINDOW)
+        self._reasons: Counter[str] = Counter()
+
+    def note(self, result: EpisodeResult) -> None:
+        """Count a trajectory that ended."""
+        self._failed.append(result.failed)
+        if result.failure is not None:
+            message = (result.failure.message.strip().splitlines() or [""])[0]
+            self._reasons[f"{result.failure.termination.value}: {message[:300]}"] += 1
+
+    @property
+    def excluded_fraction(self) -> float:
+        """The share of the last trajectories that failed."""
+        return sum(self._failed) / len(self._failed) if self._failed else 0.0
+
+    def check(self, fewest: int = _FEWEST) -> None:
+        """Stop once at least `fewest` trajectories ended and too many of them failed.
+
+        Raises:
+            TrainingStoppedError: with the share and the most common reason.
+        """
+        if len(self._failed) < fewest or self.excluded_fraction <= self._limit:
+            return
+        reason, count = (self._reasons.most_common(1) or [("aborted", sum(self._failed))])[0]
+        raise TrainingStoppedError(
+            f"{sum(self._failed)} of the last {len(self._failed)} trajectories failed{self._where}, more than "
+            f"rollout.max_excluded_fraction={self._limit:g} allows. Most common ({count} times): {reason}"
+        )

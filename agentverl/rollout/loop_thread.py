@@ -1,0 +1,75 @@
+"""An event loop in a thread of its own, for synchronous code that drives asynchronous rooms."""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from agentverl.rollout.stall_watch import StallWatch
+
+_T = TypeVar("_T")
+
+
+class LoopThread:
+    """Runs coroutines on one loop; `close` cancels what is left and ends the thread.
+
+    With `stall_seconds`, a coroutine that blocks the loop for longer is named in a warning.
+    """
+
+    def __init__(self, name: str = "rollouts", *, stall_seconds: float | None = 1.0) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+        self._watch = None
+        if stall_seconds is not None and self._thread.ident is not None:
+            self._watch = StallWatch(self.loop, self._thread.ident, stall_seconds)
+
+    def _work(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    @property
+    def closed(self) -> bool:
+        return self.loop.is_closed()
+
+    def start(self, coroutine: Coroutine[Any, Any, _T]) -> "concurrent.futures.Future[_T]":
+        """Start a coroutine on the loop without waiting for it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, _T], timeout_seconds: float | None = None) -> _T:
+        """Run a coroutine on the loop and wait for its result; an interrupted wait cancels it.
+
+        Raises:
+            TimeoutError: it took longer than `timeout_seconds`; it is cancelled.
+        """
+        future = self.start(coroutine)
+        try:
+            return future.result(timeout_seconds)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self, timeout_seconds: float = 30.0) -> None:
+        """Cancel all tasks, give them time to clean up, end the thread; may be called twice."""
+        if self.closed:
+            return
+        if self._watch is not None:
+            self._watch.stop()
+        try:
+            self.start(_cancel_all(timeout_seconds)).result(timeout_seconds + 5.0)
+        except concurrent.futures.TimeoutError:
+            return  # a task blocks the loop: the thread is a daemon and ends with the process
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout_seconds)
+        if not self._thread.is_alive():
+            self.loop.close()
+
+
+async def _cancel_all(timeout_seconds: float) -> None:
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=timeout_seconds)
+    await asyncio.get_running_loop().shutdown_asyncgens()

@@ -1,0 +1,286 @@
+"""What the trainer sees of rollouts: rows go in, complete groups of trajectories come out."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from agentverl.errors import BadInputError, BoundaryError, TrainingStoppedError
+from agentverl.rollout.client import Gate
+from agentverl.rollout.episode import Episode, EpisodeResult, Failure, Group
+from agentverl.rollout.failures import FailureLedger
+from agentverl.rollout.groups import GroupPolicy, OpenGroup
+from agentverl.rollout.loop_thread import LoopThread
+from agentverl.rollout.router import Lease, Router
+
+logger = logging.getLogger(__name__)
+
+OnTrajectory = Callable[[EpisodeResult], None]
+
+
+class Runner(Protocol):
+    """Plays one episode on a leased server."""
+
+    async def run(self, episode: Episode, lease: Lease, gate: Gate) -> EpisodeResult: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutsSettings:
+    """How many trajectories run at a time, how they are sampled, and what failures mean.
+
+    With `deterministic`, the servers of a batch are leased before any of its trajectories starts, so that servers which
+    work in rounds do the same whatever the timing.
+    """
+
+    sampling_params: Mapping[str, Any] = field(default_factory=dict)
+    validation_sampling_params: Mapping[str, Any] = field(default_factory=dict)
+    max_concurrent_trajectories: int = 256
+    group_policy: GroupPolicy = field(default_factory=GroupPolicy)
+    max_excluded_fraction: float = 0.1
+    close_timeout_seconds: float = 30.0
+    deterministic: bool = False
+
+
+class Rollouts:
+    """Plays episodes in the background of synchronous code; a context manager, or `close` it.
+
+    Args:
+        on_trajectory: called, on the loop's thread, with each trajectory as it ends, failed ones too.
+        thread: the loop that the servers live on; Rollouts that make their own also close it.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        router: Router,
+        settings: RolloutsSettings,
+        *,
+        on_trajectory: OnTrajectory | None = None,
+        thread: LoopThread | None = None,
+    ) -> None:
+        self.router = router
+        self.thread = thread or LoopThread()
+        self._owns_thread = thread is None
+        self._runner = runner
+        self._settings = settings
+        self._on_trajectory = on_trajectory
+        self._gate = Gate()
+        self._slots = asyncio.Semaphore(settings.max_concurrent_trajectories)
+        self._changed = threading.Condition()
+        self._open: dict[int, OpenGroup] = {}
+        self._ready: dict[int, tuple[OpenGroup, Group]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._submitted = 0
+        self._error: BaseException | None = None
+        self._ledgers = {
+            False: FailureLedger(settings.max_excluded_fraction),
+            # A failed sample of validation counts as unsolved; only when all fail does it say nothing.
+            True: FailureLedger(0.999, " in validation"),
+        }
+
+    def __enter__(self) -> "Rollouts":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(self, rows: Sequence[Mapping[str, Any]], n: int, *, validation: bool = False) -> None:
+        """Begin `n` trajectories for each row; each row has a `uid` of its own.
+
+        Raises:
+            BadInputError: a row without `uid`, or two of the same that are under way.
+        """
+        with self._changed:
+            groups = [self._group(row, n, validation) for row in rows]
+            self._open |= {group.number: group for group in groups}
+        self.thread.start(self._play(groups))
+
+    def next_groups(self, count: int, max_staleness: int | None = None, *, validation: bool = False) -> list[Group]:
+        """Wait for `count` groups, in the order in which they were submitted; fewer where the rest was dropped.
+
+        With `max_staleness`, groups sampled with weights older than that many versions are played again.
+
+        Raises:
+            BadInputError: more groups are asked for than were submitted.
+            TrainingStoppedError: too many trajectories failed, or no group is left.
+        """
+        with self._changed:
+            waiting = self._numbers(validation)
+            if count > len(waiting):
+                raise BadInputError(f"next_groups({count}): only {len(waiting)} groups are under way; submit more rows")
+            while True:
+                self._raise_error(validation)
+                self._replay_stale(validation, max_staleness)
+                ready = sorted(number for number, (group, _) in self._ready.items() if group.validation == validation)
+                still_open = any(group.validation == validation for group in self._open.values())
+                if len(ready) >= count or not still_open:
+                    break
+                self._changed.wait()
+            self._ledgers[validation].check(fewest=1)
+            if count and not ready:
+                raise TrainingStoppedError("no group of trajectories is left to train on: all were dropped")
+            return [self._ready.pop(number)[1] for number in ready[:count]]
+
+    def pause(self) -> None:
+        """Hold back new requests and new trajectories; the wait counts for no deadline."""
+        self.thread.loop.call_soon_threadsafe(self._gate.close)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self.thread.loop.call_soon_threadsafe(self._gate.open)
+
+    @property
+    def excluded_fraction(self) -> float:
+        """The share of the last trajectories that failed."""
+        return self._ledgers[False].excluded_fraction
+
+    def state_dict(self) -> dict[str, Any]:
+        """The training rows that were submitted but not handed out."""
+        with self._changed:
+            groups = {**self._open, **{number: group for number, (group, _) in self._ready.items()}}
+            rows = [
+                {"row": dict(group.row), "n": group.size} for _, group in sorted(groups.items()) if not group.validation
+            ]
+        return {"groups": rows}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Submit again what was under way when the state was taken."""
+        for entry in state["groups"]:
+            self.submit([entry["row"]], entry["n"])
+
+    def close(self) -> None:
+        """Cancel what is under way; tools and environments are closed under their deadline."""
+        if self._owns_thread:
+            self.thread.close(self._settings.close_timeout_seconds)
+        elif not self.thread.closed:
+            self.thread.run(self._cancel(), self._settings.close_timeout_seconds + 5.0)
+
+    def _group(self, row: Mapping[str, Any], n: int, validation: bool) -> OpenGroup:
+        uid = row.get("uid")
+        if not isinstance(uid, str) or not uid:
+            raise BadInputError(f"a row to roll out needs a `uid` (text); its fields: {', '.join(sorted(row))}")
+        under_way = [*self._open.values(), *(group for group, _ in self._ready.values())]
+        if any(group.uid == uid and group.validation == validation for group in under_way):
+            raise BadInputError(f"a row with uid {uid!r} is already under way")
+        settings = self._settings
+        params = settings.validation_sampling_params if validation else settings.sampling_params
+        self._submitted += 1
+        return OpenGroup(
+            number=self._submitted,
+            uid=uid,
+            row=row,
+            size=n,
+            sampling_params=params,
+            policy=settings.group_policy,
+            validation=validation,
+        )
+
+    def _numbers(self, validation: bool) -> list[int]:
+        ready = {number: group for number, (group, _) in self._ready.items()}
+        return [number for number, group in {**self._open, **ready}.items() if group.validation == validation]
+
+    def _raise_error(self, validation: bool) -> None:
+        if self._error is not None:
+            raise self._error
+        self._ledgers[validation].check()
+
+    def _replay_stale(self, validation: bool, max_staleness: int | None) -> None:
+        if max_staleness is None or validation:
+            return
+        oldest = self.router.weight_version - max_staleness
+        stale = [number for number, (_, group) in self._ready.items() if _oldest_version(group) < oldest]
+        for number in stale:
+            old, _ = self._ready.pop(number)
+            fresh = self._group(old.row, old.size, validation=False)
+            self._open[fresh.number] = fresh
+            self.thread.start(self._play([fresh]))
+
+    # What follows runs on the loop's thread.
+
+    async def _play(self, groups: Sequence[OpenGroup]) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        try:
+            await self._play_all(groups)
+        except Exception as error:  # nobody awaits this task: who waits for groups has to hear of it
+            self._stop(error)
+
+    async def _play_all(self, groups: Sequence[OpenGroup]) -> None:
+        work = [(group, group.next_episode()) for group in groups for _ in range(group.size)]
+        if not self._settings.deterministic:
+            await asyncio.gather(*(self._play_in_slot(group, episode) for group, episode in work))
+            return
+        size = self._settings.max_concurrent_trajectories
+        for start in range(0, len(work), size):
+            wave = work[start : start + size]
+            leases = [await self.router.lease(episode.trajectory_id) for _, episode in wave]
+            await asyncio.gather(*(self._play_leased(*pair, lease) for pair, lease in zip(wave, leases, strict=True)))
+
+    async def _play_in_slot(self, group: OpenGroup, episode: Episode) -> None:
+        async with self._slots:
+            await self._gate.passed()
+            try:
+                lease = await self.router.lease(episode.trajectory_id)
+            except BoundaryError as error:
+                failure = Failure(boundary=error.boundary, message=str(error))
+                result = EpisodeResult(episode=episode, failure=failure, termination=failure.termination)
+                while self._note(group, result):  # no server: a new sample would meet the same
+                    result = EpisodeResult(
+                        episode=group.next_episode(), failure=failure, termination=result.termination
+                    )
+                return
+            await self._play_leased(group, episode, lease)
+
+    async def _play_leased(self, group: OpenGroup, episode: Episode, lease: Lease) -> None:
+        """Play an episode and, where it fails and the policy says so, a new sample in its place."""
+        while True:
+            following = None
+            try:
+                result = await self._runner.run(episode, lease, self._gate)
+                if self._note(group, result):
+                    episode = group.next_episode()
+                    # Leased before the other lease ends, so that no server takes the batch for complete.
+                    following = await self.router.lease(episode.trajectory_id)
+            finally:
+                await asyncio.shield(lease.close())
+            if following is None:
+                return
+            lease = following
+
+    def _note(self, group: OpenGroup, result: EpisodeResult) -> bool:
+        """Book a trajectory that ended; whether a new sample takes its place."""
+        if self._on_trajectory is not None:
+            try:
+                self._on_trajectory(result)
+            except Exception:  # a journal that cannot be written must not end the run
+                logger.warning("the hook for ended trajectories failed", exc_info=True)
+        with self._changed:
+            self._ledgers[group.validation].note(result)
+            needs_another = group.note(result)
+            if not needs_another and group.complete:
+                del self._open[group.number]
+                closed = group.close()
+                if closed is not None:
+                    self._ready[group.number] = (group, closed)
+            self._changed.notify_all()
+        return needs_another
+
+    def _stop(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    async def _cancel(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _oldest_version(group: Group) -> int:
+    versions = [result.weight_versions for result in group.results]
+    return min((oldest for oldest, _ in filter(None, versions)), default=0)

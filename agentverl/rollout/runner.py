@@ -1,0 +1,64 @@
+"""The runner owns episodes: it resolves the row, opens, plays under the deadline, checks, scores, and closes."""
+
+import asyncio
+import itertools
+import random
+import time
+
+from agentverl.agent_loops.cutting import TokenCutter
+from agentverl.errors import BoundaryError
+from agentverl.rollout.attempt import Attempt
+from agentverl.rollout.client import Gate
+from agentverl.rollout.episode import Episode, EpisodeResult
+from agentverl.rollout.parts import EpisodeParts, Workshop
+from agentverl.rollout.router import Lease
+from agentverl.rollout.runner_settings import RunnerSettings
+from agentverl.rollout.stage import Worlds
+
+
+class EpisodeRunner:
+    """Plays episodes; `setup` before the first, `teardown` after the last.
+
+    An infrastructure failure is tried again with backoff, `max_retries` times, with the same seeds; then the trajectory
+    is failed. What the policy or the loop's own code caused is not tried again.
+    """
+
+    def __init__(self, settings: RunnerSettings, parts: EpisodeParts) -> None:
+        self.settings = settings
+        self.parts = parts
+        self.worlds = Worlds(settings.environment, settings.environment_kwargs)
+        self._workshop = Workshop(settings, parts, self.worlds, TokenCutter(parts.template.tokenizer))
+
+    async def setup(self) -> None:
+        """Make what tools share; environments are set up when the first row needs them."""
+        await self.parts.toolset.setup()
+
+    async def teardown(self) -> None:
+        """Give back what tools, environments and the reward manager hold."""
+        await self.parts.toolset.teardown()
+        await self.worlds.teardown()
+        if self.parts.reward is not None:
+            await self.parts.reward.close()
+
+    async def run(self, episode: Episode, lease: Lease, gate: Gate) -> EpisodeResult:
+        """Play one episode on the leased server.
+
+        Raises:
+            BadInputError: the row, a plugin or a setting cannot work; not the trajectory's fault, so not its outcome.
+        """
+        started = time.monotonic()
+        for attempt in itertools.count():
+            result = await Attempt(self._workshop, episode, lease, gate).run()
+            result.attempts = attempt + 1
+            result.seconds = time.monotonic() - started
+            failure = result.failure
+            if failure is None or not failure.retriable or attempt >= self.settings.max_retries:
+                return result
+            # Jitter only spreads the load: what a retry samples depends on its seeds.
+            await asyncio.sleep(self.settings.retry_backoff_seconds * 2**attempt * random.uniform(0.5, 1.5))
+            if failure.boundary == "model":
+                try:
+                    await lease.renew()
+                except BoundaryError:
+                    return result
+        raise AssertionError("unreachable: the last attempt returns")
