@@ -1,0 +1,220 @@
+"""A group of workers in one process is called like one object, and reports which worker failed and where."""
+
+import asyncio
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentverl.errors import BadInputError, ModelFolderError
+from agentverl.protocol.data_proto import DataProto
+from agentverl.single_controller.dispatch import Dispatch, DispatchMode, Execute, register
+from agentverl.single_controller.launcher import start_workers
+from agentverl.single_controller.worker import Worker, WorkerClass
+from agentverl.single_controller.worker_errors import WorkerClassError, WorkerError
+from agentverl.single_controller.worker_group import Pending, WorkerGroup
+
+
+class Reporter(Worker):
+    """Says who it is and what it got."""
+
+    def __init__(self, offset: int = 0, fail_at: int | None = None) -> None:
+        if self.rank == fail_at:
+            raise OSError("no device")
+        self.number = self.rank + offset
+        self.closed = False
+
+    @register(Dispatch.ONE_TO_ALL)
+    def same(self, *args: Any, **kwargs: Any) -> Any:
+        return self.number, args, kwargs
+
+    @register(Dispatch.RANK_ZERO)
+    def first(self, value: Any) -> Any:
+        return self.number, value
+
+    @register(Dispatch.ONE_TO_ALL, Execute.RANK_ZERO)
+    def first_too(self) -> int:
+        return self.number
+
+    @register()
+    def shared_or_same(self, *values: Any) -> Any:
+        return values
+
+    @register(Dispatch.DP_COMPUTE)
+    def own(self, value: Any, *, other: Any) -> Any:
+        return value, other
+
+    @register(Dispatch.DP_COMPUTE_PROTO)
+    def add(self, data: DataProto, amount: int = 0) -> DataProto:
+        metrics = {"rows": len(data)}
+        return DataProto({"a": data.batch.tensor("a") + amount}, meta_info={"metrics": metrics})
+
+    @register(Dispatch.DP_COMPUTE_PROTO)
+    def nothing(self, data: DataProto) -> None: ...
+
+    @register(Dispatch.DP_COMPUTE_PROTO)
+    def number_of(self, data: DataProto) -> int:
+        return len(data)
+
+    @register(Dispatch.DP_COMPUTE_METRIC)
+    def rows(self, data: DataProto) -> int:
+        return len(data)
+
+    @register(Dispatch.ONE_TO_ALL, blocking=False)
+    def later(self, value: Any) -> Any:
+        if value == "fail":
+            raise RuntimeError("later")
+        return value
+
+    @register(Dispatch.ONE_TO_ALL)
+    async def soon(self, fail_at: int | None = None) -> int:
+        await asyncio.sleep(0)
+        if self.rank == fail_at:
+            raise RuntimeError("not now")
+        return self.rank
+
+    @register(Dispatch.ONE_TO_ALL)
+    def fail(self, at: int, error: Exception) -> int:
+        if self.rank == at:
+            raise error
+        return self.rank
+
+    @register(DispatchMode(lambda world_size, arguments: [((rank,), {}) for rank in range(world_size)], sum))
+    def ranks(self, rank: int) -> int:
+        return rank
+
+    def unregistered(self) -> int:
+        return self.rank
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def group(size: int = 3, *args: Any, **kwargs: Any) -> WorkerGroup:
+    return start_workers("local", WorkerClass(Reporter, args, kwargs), size)
+
+
+def test_every_mode_hands_out_arguments_and_collects_results() -> None:
+    workers = group(3, offset=10)
+    assert workers.same(1, x=2) == [(10, (1,), {"x": 2}), (11, (1,), {"x": 2}), (12, (1,), {"x": 2})]
+    assert workers.first("v") == (10, "v")
+    assert workers.first_too() == 10
+    assert workers.shared_or_same([1, 2, 3], ["a", "b", "c"]) == [(1, "a"), (2, "b"), (3, "c")]
+    assert workers.shared_or_same([1, 2, 3], "a") == [([1, 2, 3], "a")] * 3
+    assert workers.own([1, 2, 3], other=(4, 5, 6)) == [(1, 4), (2, 5), (3, 6)]
+    assert workers.ranks() == 3
+    with pytest.raises(WorkerClassError, match="one entry for each of 3 ranks, got a list of 2"):
+        workers.own([1, 2], other=[1, 2, 3])
+
+
+@given(st.integers(0, 7), st.integers(1, 4))
+def test_batches_of_any_size_are_cut_and_put_together(rows: int, size: int) -> None:
+    workers = group(size)
+    data = DataProto({"a": torch.arange(rows)})
+    added = workers.add(data, amount=5)
+    assert added.batch.tensor("a").tolist() == [row + 5 for row in range(rows)]
+    assert sum(added.meta_info["metrics"]["rows"]) == rows
+    assert workers.nothing(data) is None
+    assert sum(workers.rows(data=data)) == rows
+
+
+def test_results_that_are_no_batches_are_refused() -> None:
+    with pytest.raises(WorkerClassError, match="the ranks returned int; use DP_COMPUTE_METRIC"):
+        group().number_of(DataProto({"a": torch.arange(3)}))
+    with pytest.raises(WorkerClassError, match="needs a DataProto"):
+        group().rows([1, 2, 3])
+
+
+def test_calls_that_do_not_block_give_their_result_later_and_as_an_argument() -> None:
+    workers = group(2)
+    pending = workers.later("value")
+    assert isinstance(pending, Pending)
+    assert workers.first(pending) == (0, ["value", "value"])
+    assert pending.get() == ["value", "value"]
+    failed = workers.later("fail")
+    with pytest.raises(WorkerError, match="RuntimeError: later"):
+        failed.get()
+
+
+async def test_async_methods_are_awaited() -> None:
+    workers = group(3)
+    assert await workers.soon() == [0, 1, 2]
+    with pytest.raises(WorkerError, match=r"rank 1 of 3, Reporter\.soon: RuntimeError: not now") as raised:
+        await workers.soon(fail_at=1)
+    assert raised.value.rank == 1
+
+
+def test_a_method_that_raises_is_reported_with_rank_and_traceback() -> None:
+    with pytest.raises(WorkerError, match=r"^rank 1 of 3, Reporter\.fail: ZeroDivisionError: by zero$") as raised:
+        group(3).fail(1, ZeroDivisionError("by zero"))
+    assert raised.value.rank == 1
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    assert raised.value.worker_traceback.splitlines()[1].endswith("in fail")
+    restored = pickle.loads(pickle.dumps(raised.value))
+    assert (str(restored), restored.rank) == (str(raised.value), 1)
+
+
+def test_our_own_errors_keep_their_kind_and_name_the_rank() -> None:
+    with pytest.raises(ModelFolderError, match="no tokenizer") as raised:
+        group(2).fail(1, ModelFolderError("no tokenizer"))
+    assert raised.value.__notes__ == ["raised on rank 1 of 2, Reporter.fail"]
+
+
+def test_a_worker_that_cannot_be_made_is_reported() -> None:
+    with pytest.raises(WorkerError, match=r"rank 1 of 2, Reporter\.__init__: OSError: no device"):
+        group(2, fail_at=1)
+
+
+def test_unknown_methods_offer_the_nearest() -> None:
+    workers = group()
+    with pytest.raises(AttributeError, match="no method 'frst'; did you mean 'first'"):
+        workers.frst  # noqa: B018
+    with pytest.raises(AttributeError, match="no method 'unregistered'"):
+        workers.unregistered  # noqa: B018
+    assert workers.execute_all("unregistered") == [0, 1, 2]
+    assert workers.execute_rank_zero("unregistered") == 0
+
+
+def test_close_reaches_every_worker() -> None:
+    workers = group(2)
+    workers.close()
+    assert [worker.closed for worker in workers.workers] == [True, True]
+
+
+def test_overriding_a_method_keeps_it_registered() -> None:
+    class Louder(Reporter):
+        def first_too(self) -> int:
+            return 100
+
+    assert start_workers("local", WorkerClass(Louder)).first_too() == 100
+
+
+def test_classes_and_launchers_that_cannot_work_are_refused() -> None:
+    class Empty(Worker):
+        pass
+
+    class Stranger:
+        pass
+
+    with pytest.raises(
+        WorkerClassError, match=r"Empty has no method that its group could call; mark some with @register"
+    ):
+        start_workers("local", WorkerClass(Empty))
+    with pytest.raises(WorkerClassError, match="must inherit from Worker"):
+        start_workers("local", WorkerClass(Stranger))  # type: ignore[arg-type]
+    with pytest.raises(WorkerClassError, match="at least one worker, got 0"):
+        group(0)
+    with pytest.raises(BadInputError, match=r"trainer\.launcher='slurm' does not exist; known: local"):
+        start_workers("slurm", WorkerClass(Reporter))
+    with pytest.raises(WorkerClassError, match="dispatch_mode must be"):
+        register("one_to_all")  # type: ignore[arg-type]
+    with pytest.raises(WorkerClassError, match="execute_mode must be"):
+        register(execute_mode="all")  # type: ignore[arg-type]
+
+
+def test_a_worker_made_without_a_group_is_alone() -> None:
+    worker = Reporter()
+    assert (worker.rank, worker.world_size) == (0, 1)
