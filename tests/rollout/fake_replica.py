@@ -1,0 +1,72 @@
+"""A fake rollout server: it writes what a function of (turn, random) says, obeys max_tokens, and keeps its own record."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentverl.data.chat_template import ChatTemplate
+from agentverl.trajectory import TokenOutput
+
+Write = Callable[[int, random.Random], str]
+"""(number of the request in its trajectory, randomness seeded by the request) -> the reply's text."""
+
+
+@dataclass(eq=False)
+class FakeReplica:
+    """Not a model: a script behind the interface of a rollout server."""
+
+    template: ChatTemplate
+    write: Write
+    weight_version: int = 0
+    delay_seconds: float = 0.0
+    fails: Callable[[str, int], BaseException | None] = lambda request_id, turn: None
+    opened: list[str] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    answers: dict[str, list[tuple[list[int], TokenOutput]]] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
+    params: list[dict[str, Any]] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
+    running: int = 0
+    most_running: int = 0
+
+    async def open(self, request_id: str) -> None:
+        self.opened.append(request_id)
+
+    async def close(self, request_id: str) -> None:
+        self.closed.append(request_id)
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **media: Any
+    ) -> TokenOutput:
+        turn = self.requests[request_id]
+        self.requests[request_id] += 1
+        self.params.append(dict(sampling_params))
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await asyncio.sleep(self.delay_seconds)
+        except asyncio.CancelledError:
+            self.aborted.append(request_id)
+            raise
+        finally:
+            self.running -= 1
+        error = self.fails(request_id, turn)
+        if error is not None:
+            raise error
+        output = self._answer(turn, sampling_params)
+        self.answers.setdefault(request_id, []).append((list(prompt_ids), output))
+        return output
+
+    def _answer(self, turn: int, params: dict[str, Any]) -> TokenOutput:
+        chance = random.Random(params["seed"])
+        ids = self.template.tokenizer(self.write(turn, chance), add_special_tokens=False)["input_ids"]
+        stop = set(params["stop_token_ids"])
+        ids = [*ids, self.template.tokenizer.eos_token_id]
+        end = next(position for position, token in enumerate(ids) if token in stop) + 1
+        taken = ids[: min(end, params["max_tokens"])]
+        reason = "completed" if taken[-1] in stop else "length"
+        versions = [(len(taken), self.weight_version)]
+        return TokenOutput(taken, [-chance.random() for _ in taken], reason, versions)
