@@ -80,18 +80,6 @@ class Columns(MutableMapping[str, Column]):
             raise MissingColumnError(f"no column {name!r}; the batch has {', '.join(self._columns) or 'none'}")
         return self._columns[name]
 
-    def ragged(self, name: str) -> Ragged:
-        """The ragged column of that name.
-
-        Raises:
-            MissingColumnError: there is none.
-            BatchError: it is a plain tensor.
-        """
-        column = self[name]
-        if not isinstance(column, Ragged):
-            raise BatchError(f"column {name!r} is a plain tensor of shape {tuple(column.shape)}, not a ragged column")
-        return column
-
     def __setitem__(self, name: str, column: Column) -> None:
         if not isinstance(column, Tensor | Ragged):
             raise BatchError(f"column {name!r} must be a torch.Tensor or a Ragged, got {type(column).__name__}")
@@ -147,10 +135,15 @@ class Columns(MutableMapping[str, Column]):
         return column
 
     def ragged(self, name: str) -> Ragged:
-        """A column that must be ragged."""
+        """The ragged column of that name.
+
+        Raises:
+            MissingColumnError: there is none.
+            BatchError: it is a plain tensor.
+        """
         column = self[name]
         if not isinstance(column, Ragged):
-            raise BatchError(f"column {name!r} is a plain tensor where a ragged one is expected")
+            raise BatchError(f"column {name!r} is a plain tensor of shape {tuple(column.shape)}, not a ragged column")
         return column
 
     def select(self, names: Iterable[str]) -> "Columns":
