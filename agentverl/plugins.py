@@ -1,17 +1,19 @@
-"""How a plugin is found: an entry point's name, `package.module:Attribute`, or `file.py:Attribute`."""
+"""How a plugin is found, by entry point, `package.module:Attribute` or `file.py:Attribute`, and its keys checked."""
 
 import difflib
 import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from agentverl.errors import PluginError
+from pydantic import BaseModel, ValidationError
+
+from agentverl.errors import PluginError, SettingsError
 
 
 @cache
@@ -55,6 +57,35 @@ def load_module(kind: str, name: str) -> Any:
         PluginError: it does not exist or does not import.
     """
     return _guarded(kind, name, lambda: _module(name))
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def checked_settings(
+    model: type[_Model], given: Mapping[Any, Any], where: str, also_known: Iterable[str] = ()
+) -> _Model:
+    """A plugin's own keys, checked by its own model; `also_known` are keys that are handled elsewhere.
+
+    Raises:
+        SettingsError: begins with `where` and names each key that is unknown (with the nearest), missing or wrong.
+    """
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as error:
+        known = [*also_known, *model.model_fields]
+        raise SettingsError(f"{where}: {'; '.join(_problem(one, known) for one in error.errors())}") from None
+
+
+def _problem(detail: Mapping[str, Any], known: list[str]) -> str:
+    key = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        nearest = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known) or 'none'}"
+        return f"key {key!r} is unknown ({hint})"
+    if detail["type"] == "missing":
+        return f"key {key!r} is missing"
+    return f"{key} = {detail['input']!r}: {detail['msg']}" if key else str(detail["msg"])
 
 
 def _guarded(kind: str, name: str, load: Any) -> Any:

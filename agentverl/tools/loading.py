@@ -1,13 +1,11 @@
 """Which tools a run has: the YAML of `multi_turn.tool_config_path` and the file of `multi_turn.function_tool_path`."""
 
-import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from agentverl import plugins
 from agentverl.errors import PluginError, SettingsError
@@ -76,7 +74,8 @@ def _tool_of_entry(entry: Any, where: str) -> ToolSpec:
     if not isinstance(name, str):
         raise SettingsError(f"{where}: `tool` must be a name or an import path, not {name!r}")
     tool_class = as_tool_class(plugins.find("tools", name), f"{where}: {name!r}")
-    return ToolSpec.of(tool_class, _settings(tool_class, settings, where), _timeout(timeout_seconds, where))
+    checked = plugins.checked_settings(tool_class.Settings, settings, f"{where} ({name})", ["timeout_seconds"])
+    return ToolSpec.of(tool_class, checked, _timeout(timeout_seconds, where))
 
 
 def as_tool_class(target: Any, where: str) -> type[Tool]:
@@ -101,29 +100,6 @@ def _timeout(value: Any, where: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise SettingsError(f"{where}: timeout_seconds must be a number above 0, not {value!r}")
     return float(value)
-
-
-def _settings(tool_class: type[Tool], given: dict[Any, Any], where: str) -> Any:
-    try:
-        return tool_class.Settings.model_validate(given)
-    except ValidationError as error:
-        raise SettingsError(f"{where}: {'; '.join(_problems(error, tool_class))}") from None
-
-
-def _problems(error: ValidationError, tool_class: type[Tool]) -> list[str]:
-    known = ["timeout_seconds", *tool_class.Settings.model_fields]
-    problems = []
-    for detail in error.errors(include_url=False):
-        key = ".".join(str(part) for part in detail["loc"])
-        if detail["type"] == "extra_forbidden":
-            nearest = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known)}"
-            problems.append(f"key {key!r} is unknown to {tool_class.__name__} ({hint})")
-        elif detail["type"] == "missing":
-            problems.append(f"key {key!r} is missing")
-        else:
-            problems.append(f"{key} = {detail['input']!r}: {detail['msg']}")
-    return problems
 
 
 def _tools_of_file(path: Path) -> list[ToolSpec]:

@@ -49,10 +49,14 @@ class ToolSpec:
 
 
 class Toolset:
-    """Makes the tools of trajectories; `setup` before the first, `teardown` after the last."""
+    """Makes the tools of trajectories; `setup` before the first, `teardown` after the last.
 
-    def __init__(self, specs: Iterable[ToolSpec] = ()) -> None:
+    `default_timeout_seconds` is for tools whose entry has no timeout of its own.
+    """
+
+    def __init__(self, specs: Iterable[ToolSpec] = (), *, default_timeout_seconds: float | None = None) -> None:
         self.specs: dict[str, ToolSpec] = {spec.name: spec for spec in specs}
+        self._default_timeout_seconds = default_timeout_seconds
         self._resources: dict[str, Any] = {}
 
     @property
@@ -91,7 +95,8 @@ class Toolset:
                 tool = spec.tool_class(spec.settings, self._resources.get(name))
                 tool.context = context
                 task = _task_of(name, tools_kwargs or {}, tool)
-                bound[name] = BoundTool(tool, spec.schema, checker=spec.checker, timeout_seconds=spec.timeout_seconds)
+                seconds = spec.timeout_seconds or self._default_timeout_seconds
+                bound[name] = BoundTool(tool, spec.schema, checker=spec.checker, timeout_seconds=seconds)
                 await _opened(name, tool, context, task)
         except BaseException:
             await close_all(bound)

@@ -104,7 +104,7 @@ async def test_reads_marked_functions(module: Path) -> None:
         ("tools: [{tool: 'nowhere.py:Dice'}]", "plugin file nowhere.py does not exist"),
         (
             "tools: [{tool: calculator, timeout: 5}]",
-            "key 'timeout' is unknown to Calculator .did you mean 'timeout_sec",
+            "key 'timeout' is unknown .did you mean 'timeout_sec",
         ),
         ("tools: [{tool: calculator, timeout_seconds: 0}]", "timeout_seconds must be a number above 0, not 0"),
         ("tools: [{tool: calculator, timeout_seconds: soon}]", "timeout_seconds must be a number above 0, not 'soon'"),
