@@ -145,9 +145,10 @@ def show(run_folder: Path, step: int | None, uid: str | None, limit: int, tokens
     agentverl show outputs/quickstart
     agentverl show outputs/quickstart --step 10 --limit 1 --tokens
     """
+    folder = _run_folder(run_folder)
     from agentverl.tracking.show import show as render
 
-    render(_run_folder(run_folder), step=step, uid=uid, limit=limit, tokens=tokens)
+    render(folder, step=step, uid=uid, limit=limit, tokens=tokens)
 
 
 @cli.command(name="list")

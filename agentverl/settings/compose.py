@@ -98,7 +98,7 @@ def _validated(arguments: Arguments, root: type[Root]) -> tuple[Root, list[str],
 def _finish(problems: list[str], notes: list[str]) -> None:
     refuse(problems)
     if notes:
-        _log.warning("keys that change nothing here: %s", "; ".join(notes))
+        _log.warning("keys of the configuration that change nothing:%s", "".join(f"\n  - {note}" for note in notes))
 
 
 def to_yaml(settings: Settings | SFTSettings) -> str:

@@ -22,11 +22,15 @@ def idle_keys(settings: Settings | SFTSettings) -> dict[str, Rule[Any]]:
 
 
 def without_effect(settings: Settings | SFTSettings, by_user: Collection[str]) -> tuple[list[str], list[str]]:
-    """(problems, notes): keys that the user set to no effect; a null asks for nothing and is neither."""
+    """(problems, notes): keys that the user set to no effect.
+
+    A null asks for nothing and is neither; so is the default of a key that is typed from habit.
+    """
     problems: list[str] = []
     notes: list[str] = []
     for path, rule in idle_keys(settings).items():
-        if path not in by_user or value_at(settings, path) is None:
+        value = value_at(settings, path)
+        if path not in by_user or value is None or (rule.habit and value == keys(type(settings))[path].default):
             continue
         (notes if rule.habit else problems).append(f"{path} has no effect: {rule.reason}")
     return problems, notes

@@ -97,4 +97,12 @@ def nearest(root: type[Section], path: str) -> str | None:
 def _likeness(path: str, known: str) -> float:
     section, _, name = path.rpartition(".")
     known_section, _, known_name = known.rpartition(".")
-    return 0.75 * fuzz.ratio(name, known_name) + 0.25 * fuzz.ratio(section, known_section)
+    return 0.75 * _name_likeness(name, known_name) + 0.25 * fuzz.ratio(section, known_section)
+
+
+def _name_likeness(name: str, known: str) -> float:
+    likeness = fuzz.ratio(name, known)
+    words, known_words = name.split("_"), known.split("_")
+    if len(name) >= 4 and all(any(known_word.startswith(word) for known_word in known_words) for word in words):
+        return max(likeness, 85)
+    return likeness

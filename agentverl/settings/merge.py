@@ -1,15 +1,15 @@
-"""Merging with Hydra's compose API: schema defaults, a recipe, the user's YAML, `key=value` overrides."""
+"""Merging schema defaults, a recipe, the user's YAML with its Hydra `defaults` list, and `key=value` overrides."""
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
-from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -20,10 +20,9 @@ from agentverl.settings.keys import find, lengthen, nearest
 from agentverl.settings.overrides import Arguments
 from agentverl.settings.section import Section
 from agentverl.settings.spellings import RENAMED
-from agentverl.settings.trees import Tree, holds, paths, put, same_shape, take
+from agentverl.settings.trees import Tree, holds, merge_into, paths, put, same_shape, take
 
 RECIPES = Path(agentverl.__file__).parent / "configs"
-_NODE = "agentverl_overrides"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +43,34 @@ def merge(arguments: Arguments, root: type[Section]) -> Merged:
     recipe: Tree = {} if arguments.recipe is None else _respelt(_recipe(arguments.recipe), root)
     user: Tree = {} if arguments.yaml_path is None else _respelt(_file(arguments.yaml_path), root)
     _delete(arguments, root, recipe, user)
-    overrides = _respelt(_composed(RECIPES, None, arguments.overrides), root)
+    overrides: Tree = {}
+    for path, value in arguments.overrides:
+        _respell({path: value}, "", root, overrides)
+    chosen: Tree = {}
+    for layer in (recipe, user, overrides):
+        merge_into(chosen, layer)
+    return Merged(_resolved(chosen, root), frozenset([*paths(user), *paths(overrides)]))
+
+
+def _resolved(chosen: Tree, root: type[Section]) -> Tree:
+    """The same with each `${key}` replaced by the value there, which may be a default."""
+    if not any("${" in text for text in _texts(chosen)):
+        return chosen
     try:
-        chosen = _plain(OmegaConf.merge(recipe, user, overrides))
         everything = OmegaConf.merge(root().model_dump(mode="json"), chosen)
-        resolved = OmegaConf.to_container(everything, resolve=True, throw_on_missing=True)
+        resolved = OmegaConf.to_container(everything, resolve=True)
     except (OmegaConfBaseException, ValueError) as error:
         raise SettingsError(f"cannot put the configuration together: {_one_line(error)}") from None
     assert isinstance(resolved, dict)
-    return Merged(same_shape(chosen, resolved), frozenset([*paths(user), *paths(overrides)]))
+    return same_shape(chosen, resolved)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
 
 
 def recipes() -> list[str]:
@@ -80,22 +98,21 @@ def _file(path: Path) -> Tree:
     if not isinstance(loaded, DictConfig):
         raise SettingsError(f"{path} holds a list; expected keys such as `data:` and `trainer:`")
     if "defaults" in loaded:
-        return _composed(path.parent.absolute(), path.name, [f"hydra.searchpath=[file://{RECIPES}]"])
+        return _composed(path)
     return _plain(loaded)
 
 
-def _composed(folder: Path, name: str | None, overrides: list[str]) -> Tree:
-    """What Hydra composes; its global state is as before afterwards."""
-    store = ConfigStore.instance()
-    if name is None:
-        store.store(name=_NODE, node={})
+def _composed(path: Path) -> Tree:
+    """A YAML with a `defaults` list, whose entries stand beside it or among the recipes."""
+    callers = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(folder), version_base="1.3", job_name="agentverl"):
-            return _plain(compose(name or _NODE, overrides))
-    except (HydraException, OmegaConfBaseException) as error:
-        raise SettingsError(_one_line(error)) from None
+        with initialize_config_dir(str(path.parent.absolute()), version_base="1.3", job_name="agentverl"):
+            return _plain(compose(path.name, [f"hydra.searchpath=[file://{RECIPES}]"]))
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise SettingsError(f"{path}: {_one_line(error)}") from None
     finally:
-        store.repo.pop(f"{_NODE}.yaml", None)
+        GlobalHydra.instance().hydra = callers
 
 
 def _plain(config: Any) -> Tree:

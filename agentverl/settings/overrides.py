@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from agentverl.errors import SettingsError
@@ -21,16 +22,16 @@ _STRUCTURED = "[{'\""
 
 @dataclass(slots=True)
 class Arguments:
-    """What the words say; `overrides` are in Hydra's grammar, `deletions` are full paths."""
+    """What the words say; overrides and deletions name keys by their full path."""
 
     yaml_path: Path | None = None
     recipe: str | None = None
-    overrides: list[str] = field(default_factory=list)
+    overrides: list[tuple[str, Any]] = field(default_factory=list)
     deletions: list[str] = field(default_factory=list)
 
 
 def parse(words: Sequence[str], root: type[Section]) -> Arguments:
-    """Sort the words and rewrite each override so that Hydra takes it and the schema judges it.
+    """Sort the words and read each value; the keys are left for the schema to judge.
 
     Raises:
         SettingsError: a word is none of these, there are two YAML files, or a value cannot be read.
@@ -50,8 +51,9 @@ def parse(words: Sequence[str], root: type[Section]) -> Arguments:
         elif word.startswith("recipe="):
             arguments.recipe = word.removeprefix("recipe=")
         else:
-            key, _, value = word.lstrip("+").partition("=")
-            arguments.overrides.append(_override(_checked_key(key.strip(), word), value.strip(), root))
+            key, _, text = word.lstrip("+").partition("=")
+            path = _full_path(_checked_key(key.strip(), word), root)
+            arguments.overrides.append((path, _value(key.strip(), path, text.strip(), root)))
     return arguments
 
 
@@ -70,44 +72,36 @@ def _checked_key(key: str, word: str) -> str:
 
 def _full_path(key: str, root: type[Section]) -> str:
     path = lengthen(key, root)
-    if ".on_end." in path:  # Hydra's grammar has no ':' in keys, which the names of terminations have
+    if ".on_end." in path:  # the schema's names have no ':', which those of terminations have
         path = path.replace(":", "_")
     return path
 
 
-def _override(key: str, value: str, root: type[Section]) -> str:
-    path = _full_path(key, root)
-    return f"++{path}={_hydra_value(key, path, value, root)}"
-
-
-def _hydra_value(key: str, path: str, value: str, root: type[Section]) -> str:
+def _value(key: str, path: str, text: str, root: type[Section]) -> Any:
+    """What a value's text means: where the schema wants text, itself; elsewhere, what Hydra's grammar reads."""
     found = find(root, RENAMED.get(path, path))
-    if found is not None and found.is_text:
-        return value if value == "null" or (value[:1] in _STRUCTURED and _reads(path, value)) else quoted(value)
-    if _reads(path, value):
-        return value
-    if value[:1] in _STRUCTURED:
+    is_text = found is not None and found.is_text
+    if not is_text or text == "null" or text[:1] in _STRUCTURED:
+        override = _read(path, text)
+        if override is not None:
+            return override.value()
+    if text[:1] in _STRUCTURED and not is_text:
         raise SettingsError(
-            f"{key}: cannot read {value!r}; inside lists and mappings, text with = ( ) , # or spaces stands in quotes, "
+            f"{key}: cannot read {text!r}; inside lists and mappings, text with = ( ) , # or spaces stands in quotes, "
             f"and in a shell the whole word too: \"{key}=['a=b','c d']\""
         )
-    return quoted(value)
+    return text
 
 
-def _reads(path: str, value: str) -> bool:
-    """Whether Hydra's grammar reads one value, and not several to sweep over."""
+def _read(path: str, text: str) -> Override | None:
+    """What Hydra's grammar makes of it, where that is one value and not several to sweep over."""
     try:
-        return not _parser().parse_override(f"++{path}={value}").is_sweep_override()
+        override = _parser().parse_override(f"{path}={text}")
     except HydraException:
-        return False
+        return None
+    return None if override.is_sweep_override() else override
 
 
 @cache
-def _parser() -> Any:
+def _parser() -> OverridesParser:
     return OverridesParser.create()
-
-
-def quoted(value: str) -> str:
-    """A text as Hydra's grammar quotes it: what stands before a quote or the end loses half its backslashes."""
-    escaped = re.sub(r"(\\*)'", r"\1\1\\'", value)
-    return "'" + re.sub(r"(\\+)$", r"\1\1", escaped) + "'"
