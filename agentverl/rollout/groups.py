@@ -35,7 +35,8 @@ class OpenGroup:
     results: list[EpisodeResult] = field(default_factory=list)
     failures: list[EpisodeResult] = field(default_factory=list)
     started: int = 0
-    dropped: bool = False
+    settled: int = 0
+    """Samples that ended and whose server was given back."""
 
     def next_episode(self) -> Episode:
         """The group's next sample."""
@@ -60,8 +61,8 @@ class OpenGroup:
 
     @property
     def complete(self) -> bool:
-        """Whether every sample that was started has ended."""
-        return self.started >= self.size and len(self.results) + len(self.failures) == self.started
+        """Whether every sample that was started is settled."""
+        return self.started >= self.size and self.settled == self.started
 
     def close(self) -> Group | None:
         """The group as it is trained or counted; None where the policy drops it."""

@@ -227,18 +227,20 @@ class Rollouts:
                 lease = await self.router.lease(episode.trajectory_id)
             except BoundaryError as error:
                 failure = Failure(boundary=error.boundary, message=str(error))
-                result = EpisodeResult(episode=episode, failure=failure, termination=failure.termination)
-                while self._note(group, result):  # no server: a new sample would meet the same
-                    result = EpisodeResult(
-                        episode=group.next_episode(), failure=failure, termination=result.termination
-                    )
+                ending = failure.termination
+                # Without a server a new sample would fare no better, so it fails in the same breath.
+                while self._note(group, EpisodeResult(episode=episode, failure=failure, termination=ending)):
+                    episode = group.next_episode()
+                    self._settle(group)
+                self._settle(group)
                 return
             await self._play_leased(group, episode, lease)
 
     async def _play_leased(self, group: OpenGroup, episode: Episode, lease: Lease) -> None:
         """Play an episode and, where it fails and the policy says so, a new sample in its place."""
-        while True:
-            following = None
+        following: Lease | None = lease
+        while following is not None:
+            lease, following = following, None
             try:
                 result = await self._runner.run(episode, lease, self._gate)
                 if self._note(group, result):
@@ -246,10 +248,8 @@ class Rollouts:
                     # Leased before the other lease ends, so that no server takes the batch for complete.
                     following = await self.router.lease(episode.trajectory_id)
             finally:
-                await asyncio.shield(lease.close())
-            if following is None:
-                return
-            lease = following
+                await asyncio.shield(asyncio.ensure_future(_give_back(lease)))
+            self._settle(group)
 
     def _note(self, group: OpenGroup, result: EpisodeResult) -> bool:
         """Book a trajectory that ended; whether a new sample takes its place."""
@@ -260,14 +260,18 @@ class Rollouts:
                 logger.warning("the hook for ended trajectories failed", exc_info=True)
         with self._changed:
             self._ledgers[group.validation].note(result)
-            needs_another = group.note(result)
-            if not needs_another and group.complete:
+            return group.note(result)
+
+    def _settle(self, group: OpenGroup) -> None:
+        """A trajectory's server is given back; its group is ready when that holds for all of it."""
+        with self._changed:
+            group.settled += 1
+            if group.complete:
                 del self._open[group.number]
                 closed = group.close()
                 if closed is not None:
                     self._ready[group.number] = (group, closed)
             self._changed.notify_all()
-        return needs_another
 
     def _stop(self, error: BaseException) -> None:
         with self._changed:
@@ -279,6 +283,13 @@ class Rollouts:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _give_back(lease: Lease) -> None:
+    try:
+        await lease.close()
+    except Exception:  # the server may be gone; its trajectory is over either way
+        logger.warning("closing the lease of %s failed", lease.request_id, exc_info=True)
 
 
 def _oldest_version(group: Group) -> int:

@@ -1,4 +1,4 @@
-"""A fake rollout server: it writes what a function of (turn, random) says, obeys max_tokens, and keeps its own record."""
+"""A fake rollout server: it writes what a function of (turn, random) says, obeys max_tokens and keeps a record."""
 
 import asyncio
 import random
@@ -23,20 +23,24 @@ class FakeReplica:
     weight_version: int = 0
     delay_seconds: float = 0.0
     fails: Callable[[str, int], BaseException | None] = lambda request_id, turn: None
+    events: list[str] = field(default_factory=list)
     opened: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     answers: dict[str, list[tuple[list[int], TokenOutput]]] = field(default_factory=dict)
     requests: Counter[str] = field(default_factory=Counter)
     params: list[dict[str, Any]] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+    started: asyncio.Event = field(default_factory=asyncio.Event)
     running: int = 0
     most_running: int = 0
 
     async def open(self, request_id: str) -> None:
         self.opened.append(request_id)
+        self.events.append(f"open {request_id}")
 
     async def close(self, request_id: str) -> None:
         self.closed.append(request_id)
+        self.events.append(f"close {request_id}")
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **media: Any
@@ -45,6 +49,7 @@ class FakeReplica:
         self.requests[request_id] += 1
         self.params.append(dict(sampling_params))
         self.running += 1
+        self.started.set()
         self.most_running = max(self.most_running, self.running)
         try:
             await asyncio.sleep(self.delay_seconds)

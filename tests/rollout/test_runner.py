@@ -182,8 +182,7 @@ async def test_cancelling_closes_everything(house: MakeHouse) -> None:
     stage = house(environment=f"{WORLDS}:Broken")
     stage.replica.delay_seconds = 30.0
     task = asyncio.ensure_future(stage.play())
-    while not stage.replica.running:
-        await asyncio.sleep(0.001)
+    await asyncio.wait_for(stage.replica.started.wait(), 5)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
