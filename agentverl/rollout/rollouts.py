@@ -73,6 +73,7 @@ class Rollouts:
         self._ready: dict[int, tuple[OpenGroup, Group]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._submitted = 0
+        self._dropped = {False: 0, True: 0}
         self._error: BaseException | None = None
         self._ledgers = {
             False: FailureLedger(settings.max_excluded_fraction),
@@ -107,9 +108,9 @@ class Rollouts:
             TrainingStoppedError: too many trajectories failed, or no group is left.
         """
         with self._changed:
-            waiting = self._numbers(validation)
-            if count > len(waiting):
-                raise BadInputError(f"next_groups({count}): only {len(waiting)} groups are under way; submit more rows")
+            expected = self._expected(validation)
+            if count > expected:
+                raise BadInputError(f"next_groups({count}): only {expected} groups are under way; submit more rows")
             while True:
                 self._raise_error(validation)
                 self._replay_stale(validation, max_staleness)
@@ -121,7 +122,9 @@ class Rollouts:
             self._ledgers[validation].check(fewest=1)
             if count and not ready:
                 raise TrainingStoppedError("no group of trajectories is left to train on: all were dropped")
-            return [self._ready.pop(number)[1] for number in ready[:count]]
+            groups = [self._ready.pop(number)[1] for number in ready[:count]]
+            self._dropped[validation] -= count - len(groups)
+            return groups
 
     def pause(self) -> None:
         """Hold back new requests and new trajectories; the wait counts for no deadline."""
@@ -177,9 +180,10 @@ class Rollouts:
             validation=validation,
         )
 
-    def _numbers(self, validation: bool) -> list[int]:
-        ready = {number: group for number, (group, _) in self._ready.items()}
-        return [number for number, group in {**self._open, **ready}.items() if group.validation == validation]
+    def _expected(self, validation: bool) -> int:
+        """Groups that were submitted and not handed out, those that were dropped since included."""
+        groups = [*self._open.values(), *(group for group, _ in self._ready.values())]
+        return sum(group.validation == validation for group in groups) + self._dropped[validation]
 
     def _raise_error(self, validation: bool) -> None:
         if self._error is not None:
@@ -269,7 +273,9 @@ class Rollouts:
             if group.complete:
                 del self._open[group.number]
                 closed = group.close()
-                if closed is not None:
+                if closed is None:
+                    self._dropped[group.validation] += 1
+                else:
                     self._ready[group.number] = (group, closed)
             self._changed.notify_all()
 
