@@ -1,0 +1,217 @@
+"""FSDPEngine: trains one model with packed micro-batches; one rank, so nothing is sharded yet."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import torch
+
+from agentverl.data.packing import micro_batches
+from agentverl.engines.base import CHECKPOINT_CONTENTS, BaseEngine, Content, LossFunction, ModelOutput
+from agentverl.engines.fsdp import checkpoint
+from agentverl.engines.fsdp.loading import load_model
+from agentverl.engines.fsdp.optimization import Optimization
+from agentverl.engines.fsdp.packed_batch import PackedBatch, forward_lengths
+from agentverl.engines.fsdp.packed_model import PackedModel
+from agentverl.engines.fsdp.weights import Weights
+from agentverl.engines.metrics import Metric, MetricAccumulator
+from agentverl.engines.settings import EngineSettings, MicroBatchSettings
+from agentverl.errors import BadInputError
+from agentverl.protocol.columns import Columns
+from agentverl.protocol.data_proto import DataProto
+from agentverl.protocol.ragged import Ragged
+
+_MODEL_COLUMNS = ("prompts", "responses", "response_mask", "temperature")
+
+
+class FSDPEngine(BaseEngine):
+    """Any causal language model of transformers, on one CPU or GPU."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+        self.tokens_forwarded = 0
+        """Tokens that have gone through the model since the start."""
+        self._packed_model: PackedModel | None = None
+        self._weights: Weights | None = None
+        self._optimization: Optimization | None = None
+
+    def initialize(self) -> None:
+        model = load_model(self.settings)
+        trained = self.settings.optimizer is not None
+        self._weights = Weights(model, getattr(torch, self.settings.dtype), trained=trained)
+        self._packed_model = PackedModel(model)
+        if self.settings.optimizer is not None:
+            self._optimization = Optimization(self._weights.masters.values(), self.settings.optimizer)
+
+    @property
+    def model(self) -> PackedModel:
+        """The model; only after `initialize`."""
+        if self._packed_model is None:
+            raise BadInputError("the engine holds no model yet; call initialize() first")
+        return self._packed_model
+
+    @property
+    def weights(self) -> Weights:
+        """The weights; only after `initialize`."""
+        if self._weights is None:
+            raise BadInputError("the engine holds no weights yet; call initialize() first")
+        return self._weights
+
+    @property
+    def optimization(self) -> Optimization:
+        """Optimiser and schedule; only of a model that is trained."""
+        if self._optimization is None:
+            raise BadInputError("this engine has no optimiser: it was made without optimizer settings")
+        return self._optimization
+
+    @contextmanager
+    def train_mode(self) -> Iterator[None]:
+        with torch.enable_grad():
+            yield
+
+    @contextmanager
+    def eval_mode(self) -> Iterator[None]:
+        with torch.no_grad():
+            yield
+
+    def train_batch(
+        self, data: DataProto, loss_function: LossFunction, *, calculate_entropy: bool = False
+    ) -> dict[str, float]:
+        self.optimizer_zero_grad()
+        skipped_before = self.optimization.skipped_steps
+        metrics = self.forward_backward_batch(data, loss_function, calculate_entropy=calculate_entropy)
+        metrics["grad_norm"] = self.optimizer_step()
+        metrics["skipped_steps"] = float(self.optimization.skipped_steps - skipped_before)
+        return metrics
+
+    def infer_batch(self, data: DataProto, *, calculate_entropy: bool = False) -> DataProto:
+        responses = data.batch.ragged("responses")
+        inputs = data.select([name for name in _MODEL_COLUMNS if name in data.batch], [], [])
+        log_probs, entropy = [responses.like(torch.zeros(len(responses.values))) for _ in range(2)]
+        with self.eval_mode():
+            for rows in self._schedule(inputs, self.settings.infer_micro_batch):
+                micro_batch = inputs.select_idxs(rows)
+                packed = self._pack(micro_batch)
+                computed = self._token_log_probs(packed, calculate_entropy)
+                places = _places_in(responses, micro_batch, rows)[packed.places.cpu()]
+                log_probs.values[places], entropy.values[places] = (tensor.cpu() for tensor in computed)
+        columns = {"log_probs": log_probs} | ({"entropys": entropy} if calculate_entropy else {})
+        return DataProto(Columns(columns))
+
+    def forward_backward_batch(
+        self,
+        data: DataProto,
+        loss_function: LossFunction,
+        *,
+        forward_only: bool = False,
+        calculate_entropy: bool = False,
+    ) -> dict[str, float]:
+        collected = MetricAccumulator()
+        limits = self.settings.infer_micro_batch if forward_only else self.settings.train_micro_batch
+        with self.eval_mode() if forward_only else self.train_mode():
+            for rows in self._schedule(data, limits):
+                micro_batch = data.select_idxs(rows)
+                collected.add(self._forward_backward(micro_batch, loss_function, calculate_entropy))
+        return collected.result()
+
+    def _forward_backward(
+        self, micro_batch: DataProto, loss_function: LossFunction, calculate_entropy: bool
+    ) -> Mapping[str, float | Metric]:
+        packed = self._pack(micro_batch)
+        log_probs, entropy = self._token_log_probs(packed, calculate_entropy)
+        responses = micro_batch.batch.ragged("responses")
+        output = ModelOutput(
+            _padded(log_probs, packed.places, responses),
+            _padded(entropy, packed.places, responses) if calculate_entropy else None,
+        )
+        loss, metrics = loss_function(output, micro_batch.to(self.settings.device))
+        if loss.requires_grad:
+            torch.autograd.backward(loss)
+        return metrics
+
+    def _schedule(self, data: DataProto, limits: MicroBatchSettings) -> list[list[int]]:
+        lengths = forward_lengths(data).tolist()
+        return micro_batches(lengths, max_tokens=limits.max_tokens, max_sequences=limits.max_sequences)
+
+    def _pack(self, micro_batch: DataProto) -> PackedBatch:
+        return PackedBatch.of(micro_batch, torch.device(self.settings.device))
+
+    def _token_log_probs(self, packed: PackedBatch, calculate_entropy: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        if not packed.tokens:
+            return packed.temperature, packed.temperature
+        self.tokens_forwarded += packed.tokens
+        return self.model.token_log_probs(
+            packed, with_entropy=calculate_entropy, kept_bytes=self.settings.kept_logits_bytes
+        )
+
+    def optimizer_zero_grad(self) -> None:
+        self.optimization.zero_grad()
+
+    def optimizer_step(self) -> float:
+        skipped_before = self.optimization.skipped_steps
+        norm = self.optimization.step()
+        if self.optimization.skipped_steps == skipped_before:
+            self.weights.publish()
+        return norm
+
+    def lr_scheduler_step(self) -> float:
+        lr = self.optimization.lr
+        self.optimization.schedule_step += 1
+        return lr
+
+    def get_per_tensor_param(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return self.weights.published()
+
+    def save_checkpoint(self, path: Path, contents: Sequence[Content] = CHECKPOINT_CONTENTS) -> None:
+        if "model" in contents:
+            checkpoint.save_weights(path, self.weights.masters)
+        if "optimizer" in contents:
+            checkpoint.save_state(path / checkpoint.OPTIMIZER_FILE, self.optimization.state_dict())
+        if "extra" in contents:
+            extra = {"schedule_step": self.optimization.schedule_step, "random": checkpoint.random_state()}
+            checkpoint.save_state(path / checkpoint.EXTRA_FILE, extra)
+        if "hf_model" in contents:
+            self.export(path / "huggingface")
+
+    def load_checkpoint(self, path: Path, contents: Sequence[Content] = CHECKPOINT_CONTENTS) -> None:
+        device = self.settings.device
+        if "model" in contents:
+            self.weights.load(checkpoint.load_weights(path, self.weights.masters))
+        if "optimizer" in contents:
+            self.optimization.load_state_dict(checkpoint.load_state(path / checkpoint.OPTIMIZER_FILE, device))
+        if "extra" in contents:
+            extra = checkpoint.load_state(path / checkpoint.EXTRA_FILE, device)
+            self.optimization.schedule_step = int(extra["schedule_step"])
+            checkpoint.restore_random_state(extra["random"])
+
+    def export(self, folder: Path) -> None:
+        """Write the weights that the optimiser updates as a Hugging Face model folder (without a tokenizer)."""
+        checkpoint.export_model(self.model.model, self.weights.masters, folder)
+
+    def to(self, device: str, *, model: bool = True, optimizer: bool = True) -> None:
+        target = self.settings.device if device == "device" else device
+        if model:
+            self.model.model.to(target)
+            self.weights.to(target)
+        if optimizer and self._optimization is not None:
+            self._optimization.to(target)
+
+    def disable_adapter(self) -> nullcontext[None]:
+        raise BadInputError("this model has no adapter")
+
+
+def _padded(values: torch.Tensor, places: torch.Tensor, responses: Ragged) -> torch.Tensor:
+    """(M) values at their places among all response tokens, as (B, T) with zeros elsewhere."""
+    width = int(responses.lengths.max()) if len(responses) else 0
+    rows = torch.repeat_interleave(torch.arange(len(responses)), responses.lengths)
+    columns = torch.arange(len(rows)) - responses.offsets[:-1][rows]
+    index = (rows * width + columns).to(values.device)[places]
+    flat = torch.zeros(len(responses) * width, dtype=values.dtype, device=values.device)
+    return flat.index_copy(0, index, values).view(len(responses), width)
+
+
+def _places_in(responses: Ragged, micro_batch: DataProto, rows: list[int]) -> torch.Tensor:
+    """For each response token of the micro-batch, its place among those of the whole batch."""
+    mine = micro_batch.batch.ragged("responses")
+    shift = responses.offsets[:-1][rows] - mine.offsets[:-1]
+    return torch.arange(len(mine.values)) + torch.repeat_interleave(shift, mine.lengths)

@@ -1,0 +1,62 @@
+"""One optimiser step: clip, refuse what is not finite, AdamW, the learning rate of the step."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from agentverl.engines.schedules import lr_factor
+from agentverl.engines.settings import OptimizerSettings
+
+
+class Optimization:
+    """AdamW with a schedule over the weights of one model."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], settings: OptimizerSettings) -> None:
+        self._settings = settings
+        self._parameters = list(parameters)
+        self._adamw = torch.optim.AdamW(
+            self._parameters,
+            lr=settings.lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+        self.schedule_step = 0
+        self.skipped_steps = 0
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step."""
+        return self._settings.lr * lr_factor(self._settings, self.schedule_step)
+
+    def zero_grad(self) -> None:
+        self._adamw.zero_grad(set_to_none=True)
+
+    def step(self) -> float:
+        """Update the weights unless the gradient is not finite; returns its norm before clipping."""
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None], foreach=True)
+        if not torch.isfinite(norm):
+            self.skipped_steps += 1
+            self.zero_grad()
+            return float(norm)
+        torch.nn.utils.clip_grads_with_norm_(self._parameters, self._settings.clip_grad, norm, foreach=True)
+        for group in self._adamw.param_groups:
+            group["lr"] = self.lr
+        self._adamw.step()
+        return float(norm)
+
+    def state_dict(self) -> dict[str, Any]:
+        """AdamW's moments; the place in the schedule is `schedule_step`."""
+        return self._adamw.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._adamw.load_state_dict(state)
+
+    def to(self, device: torch.device | str) -> None:
+        """Move the moments."""
+        for state in self._adamw.state.values():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    state[name] = value.to(device)

@@ -1,0 +1,130 @@
+"""Log-probabilities and entropies of tokens from hidden states, without ever holding all logits."""
+
+from typing import Any
+
+import torch
+
+CHUNK_BYTES = 8 * 2**20
+"""Float32 logits worked on at once: small enough for a cache, and for the allocator to hand the block out again."""
+MIN_CHUNK_TOKENS = 256
+"""Fewer tokens would read the output embedding too often."""
+
+
+def token_log_probs(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    labels: torch.Tensor,
+    temperature: torch.Tensor,
+    *,
+    with_entropy: bool = False,
+    kept_bytes: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """log_softmax(logits / temperature) at the labels and the entropy of the same distribution, in float32.
+
+    Args:
+        hidden: (N, H) final hidden states.
+        weight, bias: (V, H) and (V,) of the output embedding.
+        labels: (N,) token ids.
+        temperature: (N,) float32, positive.
+        with_entropy: whether to compute the entropy; zeros else.
+        kept_bytes: how much may be kept for the backward pass; beyond that, logits are computed again.
+
+    Returns:
+        log-probabilities (N,) and entropies (N,), both with gradients to hidden, weight and bias.
+    """
+    needs_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    options = _Options(with_entropy, kept_bytes if needs_gradient else 0)
+    function: Any = _TokenLogProbs
+    log_probs, entropy = function.apply(hidden, weight, bias, labels, temperature, options)
+    return log_probs, entropy
+
+
+def chunk_tokens(vocabulary: int) -> int:
+    """Tokens worked on at once for a vocabulary of that size."""
+    return max(MIN_CHUNK_TOKENS, CHUNK_BYTES // (4 * vocabulary))
+
+
+class _Options:
+    def __init__(self, with_entropy: bool, kept_bytes: int) -> None:
+        self.with_entropy, self.kept_bytes = with_entropy, kept_bytes
+
+
+def _chunk_log_softmax(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: torch.Tensor
+) -> torch.Tensor:
+    """(n, V) float32."""
+    logits = torch.nn.functional.linear(hidden, weight, bias).float()
+    logits.div_(temperature[:, None])
+    return torch.log_softmax(logits, -1)
+
+
+class _TokenLogProbs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        labels: torch.Tensor,
+        temperature: torch.Tensor,
+        options: _Options,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        count, vocabulary = hidden.shape[0], weight.shape[0]
+        step = chunk_tokens(vocabulary)
+        keep = count * vocabulary * 4 <= options.kept_bytes
+        log_probs = torch.empty(count, dtype=torch.float32, device=hidden.device)
+        entropy = torch.zeros_like(log_probs)
+        kept = []
+        for start in range(0, count, step):
+            rows = slice(start, start + step)
+            log_softmax = _chunk_log_softmax(hidden[rows], weight, bias, temperature[rows])
+            log_probs[rows] = log_softmax.gather(1, labels[rows, None]).squeeze(1)
+            if options.with_entropy:
+                entropy[rows] = -(log_softmax.exp() * log_softmax).sum(1)
+            if keep:
+                kept.append(log_softmax)
+        ctx.save_for_backward(hidden, weight, bias, labels, temperature, entropy, *kept)
+        ctx.with_entropy = options.with_entropy
+        return log_probs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, bias, labels, temperature, entropy, *kept = ctx.saved_tensors
+        step = chunk_tokens(weight.shape[0])
+        grad_log_probs, grad_entropy = (gradient / temperature for gradient in gradients)
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+        grad_bias = torch.zeros(weight.shape[0], device=weight.device)
+        for number, start in enumerate(range(0, hidden.shape[0], step)):
+            rows = slice(start, start + step)
+            log_softmax = kept[number] if kept else _chunk_log_softmax(hidden[rows], weight, bias, temperature[rows])
+            slopes = grad_log_probs[rows, None], grad_entropy[rows, None] if ctx.with_entropy else None
+            grad_logits = _grad_logits(log_softmax, labels[rows, None], entropy[rows, None], slopes).to(hidden.dtype)
+            torch.mm(grad_logits, weight, out=grad_hidden[rows])
+            if weight.dtype == torch.float32:
+                grad_weight.addmm_(grad_logits.T, hidden[rows])
+            else:
+                grad_weight.add_(grad_logits.T @ hidden[rows])
+            if bias is not None:
+                grad_bias.add_(grad_logits.sum(0, dtype=torch.float32))
+        bias_gradient = None if bias is None else grad_bias.to(bias.dtype)
+        return grad_hidden, grad_weight.to(weight.dtype), bias_gradient, None, None, None
+
+
+def _grad_logits(
+    log_softmax: torch.Tensor,
+    labels: torch.Tensor,
+    entropy: torch.Tensor,
+    slopes: tuple[torch.Tensor, torch.Tensor | None],
+) -> torch.Tensor:
+    """The gradient of logits / temperature (n, V), from the slopes (n, 1) of log-probability and entropy.
+
+    With p the distribution, y the label and H the entropy: d log p(y) / dz = onehot(y) - p; dH / dz = -p (log p + H).
+    """
+    slope, entropy_slope = slopes
+    if entropy_slope is None:
+        gradient = log_softmax.exp().mul_(-slope)
+    else:
+        gradient = log_softmax.add(entropy).mul_(entropy_slope).add_(slope).mul_(log_softmax.exp()).neg_()
+    return gradient.scatter_add_(1, labels, slope)

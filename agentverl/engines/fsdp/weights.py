@@ -1,0 +1,69 @@
+"""The weights that the optimiser updates, beside their rounded copies that the forward pass uses."""
+
+from collections.abc import Iterator
+
+import torch
+from transformers import PreTrainedModel
+
+
+class Weights:
+    """The parameters of a model by name, each once; tied ones have one name.
+
+    Where the computation is in a smaller type than the weights, the model holds rounded copies: gradients are summed
+    up in the weights' type as soon as they are there, and `publish` rounds the updated weights again.
+    """
+
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, *, trained: bool) -> None:
+        self.used = dict(model.named_parameters())
+        self.masters: dict[str, torch.nn.Parameter] = {}
+        for name, parameter in self.used.items():
+            parameter.requires_grad_(trained)
+            if parameter.dtype == dtype or not parameter.is_floating_point():
+                self.masters[name] = parameter
+                continue
+            if trained:
+                self.masters[name] = torch.nn.Parameter(parameter.detach().clone())
+                parameter.register_post_accumulate_grad_hook(_GradientCollector(self.masters[name]))
+            parameter.data = parameter.data.to(dtype)
+            self.masters.setdefault(name, parameter)
+
+    def published(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every parameter once, as the forward pass uses it."""
+        return ((name, parameter.detach()) for name, parameter in self.used.items())
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Let the forward pass use the updated weights."""
+        for name, parameter in self.used.items():
+            if self.masters[name] is not parameter:
+                parameter.copy_(self.masters[name])
+
+    @torch.no_grad()
+    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Replace the weights by tensors of the same names and shapes."""
+        for name, master in self.masters.items():
+            master.copy_(tensors[name])
+        self.publish()
+
+    def to(self, device: torch.device | str) -> None:
+        """Move weights and gradients; parameters stay the objects that they are."""
+        for parameter in {*self.used.values(), *self.masters.values()}:
+            parameter.data = parameter.data.to(device)
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.to(device)
+
+
+class _GradientCollector:
+    """Adds a gradient to that of the weight it belongs to, and drops it."""
+
+    def __init__(self, master: torch.nn.Parameter) -> None:
+        self._master = master
+
+    def __call__(self, parameter: torch.Tensor) -> None:
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None:
+            return
+        if self._master.grad is None:
+            self._master.grad = gradient.to(self._master.dtype)
+        else:
+            self._master.grad.add_(gradient)
