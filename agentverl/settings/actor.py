@@ -58,7 +58,7 @@ class ActorSettings(Section):
     policy_loss: PolicyLossSettings = PolicyLossSettings()
     loss_agg_mode: LossAggMode = "token-mean"
     loss_scale_factor: float | None = Field(None, gt=0)
-    """Divisor of `seq-mean-token-sum-norm`; null means the longest response of the batch."""
+    """Divisor of `seq-mean-token-sum-norm`; null means `data.max_response_length`."""
     entropy_coeff: float = 0.0
     calculate_entropy: bool = False
     """Report the entropy although `entropy_coeff` is 0."""

@@ -25,6 +25,8 @@ class AgentSettings(Section):
     max_concurrent_trajectories: int = Field(256, gt=0)
     trajectory_timeout_seconds: Seconds | None = 600.0
     """Of one episode, not counting queueing, sandbox start and weight updates; null means none."""
+    start_timeout_seconds: Seconds | None = 120.0
+    """Of making what an episode needs: tools and environment."""
     generate_timeout_seconds: Seconds | None = None
     """Of one turn of the model; null means what is left of the trajectory's."""
     tool_timeout_seconds: Seconds | None = 30.0

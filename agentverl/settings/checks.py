@@ -114,6 +114,10 @@ def _missing(key: str, paths: list[str]) -> list[str]:
 
 def _placement(s: Settings) -> Iterator[str]:
     yield from _one_device(s.trainer.launcher, s.trainer.nnodes, s.trainer.n_gpus_per_node)
+    roles = s.actor_rollout_ref
+    for key, fsdp in (("actor", roles.actor.fsdp_config), ("ref", roles.ref.fsdp_config)):
+        if fsdp.model_dtype == "bfloat16" and fsdp.dtype == "float32":
+            yield f"{key}.fsdp_config.model_dtype=bfloat16 with dtype=float32 loses every small update; use float32"
     if s.trainer.deterministic and s.trainer.device == "cuda":
         yield "trainer.deterministic=true holds on a CPU only; set trainer.device=cpu"
 

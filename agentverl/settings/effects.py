@@ -182,10 +182,15 @@ RULES: tuple[Rule[Settings], ...] = (
     ),
     Rule(_schedule_is("constant"), "actor.optim.lr_scheduler_type is constant", (A + "optim.min_lr_ratio",), True),
     Rule(
-        _schedule_is("constant", "linear"),
+        _schedule_is("constant", "linear", "wsd"),
         "actor.optim.lr_scheduler_type is not cosine",
         (A + "optim.num_cycles",),
         True,
+    ),
+    Rule(
+        _schedule_is("constant", "linear", "cosine"),
+        "actor.optim.lr_scheduler_type is not wsd",
+        (A + "optim.stable_ratio",),
     ),
     Rule(
         lambda s: s.trainer.device == "cpu",
@@ -217,8 +222,8 @@ RULES: tuple[Rule[Settings], ...] = (
         ),
     ),
     Rule(
-        lambda s: s.actor_rollout_ref.rollout.incomplete_groups != "train",
-        "rollout.incomplete_groups is not train",
+        lambda s: s.actor_rollout_ref.rollout.incomplete_groups == "drop",
+        "rollout.incomplete_groups is drop",
         (R + "min_group_size",),
     ),
     Rule(

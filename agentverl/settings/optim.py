@@ -15,7 +15,7 @@ class OptimSettings(Section):
     lr: float = Field(1e-6, gt=0)
     weight_decay: float = Field(0.01, ge=0)
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    lr_scheduler_type: Literal["constant", "linear", "cosine", "wsd"] = "constant"
     """What follows the warm-up."""
     lr_warmup_steps: int = Field(-1, ge=-1)
     """Steps from 0 to `lr`; -1 means `lr_warmup_steps_ratio` decides."""
@@ -25,3 +25,5 @@ class OptimSettings(Section):
     """Share of `lr` at which a decay ends."""
     num_cycles: float = Field(0.5, gt=0)
     """Waves of the cosine; 0.5 falls once to the minimum."""
+    stable_ratio: Share = 0.9
+    """Share of the steps after the warm-up that `wsd` stays at `lr`."""

@@ -64,6 +64,8 @@ class RolloutSettings(SamplingSettings, LogProbSettings):
     """Tokens a sequence, prompt included; null means the model's context."""
     max_num_seqs: int = Field(256, gt=0)
     """Sequences that the server decodes at a time."""
+    max_num_batched_tokens: int = Field(8192, gt=0)
+    """Tokens of one forward pass of the server; longer prompts are cut into chunks."""
     ignore_eos: bool = False
     """Never end a turn before its limit, for measurements."""
     engine_kwargs: dict[str, dict[str, Any]] = {}
@@ -73,7 +75,7 @@ class RolloutSettings(SamplingSettings, LogProbSettings):
     seed: int | None = None
     """Seed of sampling; null means `trainer.seed`."""
     incomplete_groups: Literal["complete", "train", "drop"] = "complete"
-    """A group with a failed sample: complete it by a new one, train what is there, or drop it."""
+    """A group with a failed sample: complete it by new ones as far as that goes, train what is there, or drop it."""
     min_group_size: int = Field(2, gt=0)
     """Samples with which an incomplete group is still trained."""
     max_excluded_fraction: float = Field(0.1, ge=0, le=1)

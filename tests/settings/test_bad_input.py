@@ -149,6 +149,7 @@ CASES = [
     ),
     Case("path without the mode", ["trainer.resume_from_path=x"], "trainer.resume_mode is not resume_path"),
     Case("deterministic on a GPU", ["trainer.deterministic=true", "trainer.device=cuda"], "holds on a CPU only"),
+    Case("weights coarser than the computation", ["actor.fsdp_config.model_dtype=bf16"], "loses every small update"),
     Case("key of another loss", ["actor.tau_pos=2"], f"{A}.tau_pos has no effect: the policy loss is not sapo"),
     Case(
         "key of another aggregation",
