@@ -1,5 +1,6 @@
 """Write the state of an engine into a folder, and read it back."""
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -72,14 +73,8 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
 
 
 def export_model(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
-    """Write a Hugging Face model folder with these weights, and the attention that the model came with."""
-    folder.mkdir(parents=True, exist_ok=True)
-    dtype = next(iter(tensors.values())).dtype
-    config, attention = model.config, model.config._attn_implementation
-    held_dtype = config.dtype
-    config._attn_implementation, config.dtype = "sdpa", dtype
-    try:
-        state = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-        model.save_pretrained(folder, state_dict=state)
-    finally:
-        config._attn_implementation, config.dtype = attention, held_dtype
+    """Write a Hugging Face model folder with these weights in their own type, which its configuration then names."""
+    model.save_pretrained(folder, state_dict={name: tensor.detach().cpu() for name, tensor in tensors.items()})
+    config = copy.deepcopy(model.config)
+    config.dtype = next(iter(tensors.values())).dtype
+    config.save_pretrained(folder)
