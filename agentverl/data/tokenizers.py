@@ -1,11 +1,14 @@
 """Load the tokenizer of a model folder, with the chat template that the run uses."""
 
+import json
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from agentverl.errors import ModelFolderError
+
+_GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 def load_tokenizer(
@@ -26,9 +29,8 @@ def load_tokenizer(
             f"{folder} has no tokenizer: expected tokenizer.json (or tokenizer.model, or vocab.json with merges.txt)"
         )
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=trust_remote_code
-        )
+        loader: Any = PreTrainedTokenizerFast if _reads_as_it_stands(folder) else AutoTokenizer
+        tokenizer: Any = loader.from_pretrained(str(folder), local_files_only=True, trust_remote_code=trust_remote_code)
     except Exception as error:  # whatever a broken folder makes transformers raise is the user's to read
         raise ModelFolderError(f"the tokenizer in {folder} does not load: {type(error).__name__}: {error}") from error
     if getattr(tokenizer, "backend_tokenizer", None) is None:
@@ -44,6 +46,19 @@ def load_tokenizer(
     if tokenizer.pad_token_id is None and tokenizer.eos_token is not None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _reads_as_it_stands(folder: Path) -> bool:
+    """Whether the folder asks for no class of its own.
+
+    AutoTokenizer would choose one by the model's type all the same, which may split text otherwise than tokenizer.json
+    says and add tokens.
+    """
+    file = folder / "tokenizer_config.json"
+    if not file.is_file() or not (folder / "tokenizer.json").is_file():
+        return False
+    config = json.loads(file.read_text(encoding="utf-8"))
+    return config.get("tokenizer_class") in _GENERIC and "auto_map" not in config
 
 
 def _template_text(template: str) -> str:

@@ -26,7 +26,7 @@ def learnt(template: ChatTemplate, example: Any) -> str:
 
 
 def test_learns_what_assistants_say_with_tools_in_view(template: ChatTemplate) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"messages": TURN, "tools": [CALCULATOR]},
         {"messages": json.dumps(TURN), "tools": json.dumps([CALCULATOR])},
     ]
