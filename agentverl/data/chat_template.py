@@ -134,8 +134,14 @@ class ChatTemplate:
         """Ids that an assistant would have sampled to write a message, the end-of-turn token included.
 
         Raises:
-            ModelFolderError: the template writes an assistant message otherwise than after its generation prompt.
+            ModelFolderError: the template leaves out tool calls, or does not write an assistant message after its own
+                generation prompt.
         """
+        if message.get("tool_calls") and not self._facts.shows_calls:
+            raise ModelFolderError(
+                "the chat template leaves out an assistant's tool calls; give one that writes them with "
+                "model.custom_chat_template"
+            )
         disguise = Disguise()
         prepared = self._renderer.prepare(message, disguise)
         before = self._renderer.render([USER], None, disguise, generation_prompt=True)

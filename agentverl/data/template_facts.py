@@ -7,7 +7,7 @@ from typing import Any
 
 from agentverl.data.control_text import ControlText, Disguise
 from agentverl.data.template_rendering import TemplateRenderer
-from agentverl.data.turn_heads import USER, CallKey, HeadMaker, answer_to, call_key, cannot_be_extended
+from agentverl.data.turn_heads import MARK, USER, CallKey, HeadMaker, answer_to, call_key, cannot_be_extended
 from agentverl.errors import BadInputError, ModelFolderError
 from agentverl.messages import Message
 
@@ -30,6 +30,8 @@ class TemplateFacts:
     end_ids: frozenset[int]
     """The tokens with which the template ends an assistant turn."""
     takes_tool_messages: bool
+    shows_calls: bool
+    """Whether an assistant's tool calls are written at all."""
     depends_on_calls: bool
     depends_on_tools: bool
     strips_reasoning: bool
@@ -58,6 +60,7 @@ def learn_facts(maker: HeadMaker, renderer: TemplateRenderer, control: ControlTe
         after_end=_common_after_end(rests, control),
         end_ids=frozenset(end for _, end in rests),
         takes_tool_messages=takes_tools,
+        shows_calls=_shows_calls(renderer),
         depends_on_calls=depends_on_calls,
         depends_on_tools=depends_on_tools,
         strips_reasoning=_strips_reasoning(renderer),
@@ -113,6 +116,15 @@ def _common_after_end(rests: Sequence[tuple[str, int]], control: ControlText) ->
             return []
         found.append(ids[:stop])
     return found[0] if all(ids == found[0] for ids in found) else []
+
+
+def _shows_calls(renderer: TemplateRenderer) -> bool:
+    function = {"name": "tool", "arguments": {"value": MARK}}
+    message = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    try:
+        return MARK in renderer.render([USER, message], None, Disguise(), generation_prompt=False)
+    except BadInputError:
+        return False
 
 
 def _strips_reasoning(renderer: TemplateRenderer) -> bool:

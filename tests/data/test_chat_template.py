@@ -218,6 +218,11 @@ def test_arguments_given_as_json_text_render_like_an_object(template_of: Any) ->
     )
 
 
+def test_calls_that_the_template_would_leave_out_are_refused(template_of: Any) -> None:
+    with pytest.raises(ModelFolderError, match="leaves out an assistant's tool calls"):
+        template_of("TRAILING_EOS").assistant_ids({"role": "assistant", "content": "", "tool_calls": [CALL]})
+
+
 def test_text_between_turns_that_may_merge_is_left_to_the_delta(template_of: Any) -> None:
     template = template_of("WORDS_BETWEEN")
     messages = [
