@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agentverl.settings.checks import Command
     from agentverl.settings.root import Settings
     from agentverl.settings.sft import SFTSettings
+    from agentverl.tracking.show import Pick
 
 INTERRUPTED = 130
 _WORDS = click.argument("words", nargs=-1, metavar="[FILE.yaml] [KEY=VALUE]...")
@@ -136,19 +137,25 @@ def evaluate(words: tuple[str, ...], dry_run: bool) -> None:
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--step", type=int, help="Only this step's trajectories; without it, the newest step's.")
 @click.option("--uid", help="Only the samples of this prompt.")
+@click.option(
+    "--pick",
+    type=click.Choice(["first", "best", "worst", "failed"]),
+    default="first",
+    show_default=True,
+    help="Which come first, by reward; `failed` shows only those that failed.",
+)
 @click.option("--limit", type=click.IntRange(min=1), default=4, show_default=True, help="Trajectories shown.")
 @click.option("--tokens", is_flag=True, help="Show ids, masks and log-probabilities, token by token.")
-def show(run_folder: Path, step: int | None, uid: str | None, limit: int, tokens: bool) -> None:
+def show(run_folder: Path, step: int | None, uid: str | None, pick: "Pick", limit: int, tokens: bool) -> None:
     """Show what the model did: turns, tool calls, rewards, with the sampled tokens coloured.
 
     \b
     agentverl show outputs/quickstart
-    agentverl show outputs/quickstart --step 10 --limit 1 --tokens
+    agentverl show outputs/quickstart --step 10 --pick worst --limit 1 --tokens
     """
-    folder = _run_folder(run_folder)
     from agentverl.tracking.show import show as render
 
-    render(folder, step=step, uid=uid, limit=limit, tokens=tokens)
+    render(run_folder, step=step, uid=uid, pick=pick, limit=limit, tokens=tokens)
 
 
 @cli.command(name="list")

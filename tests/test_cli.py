@@ -92,7 +92,7 @@ def test_a_folder_that_holds_no_run_is_bad_input(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([command, str(tmp_path)]) == 2
-    assert "is no run's folder" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path} ")
 
 
 def _raiser(error: BaseException) -> Callable[[], None]:

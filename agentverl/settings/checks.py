@@ -79,7 +79,8 @@ def _plugin(key: str, kind: str, name: str) -> Iterator[str]:
     if file.endswith(".py") and not Path(file).expanduser().is_file():
         yield f"{key}={name}: there is no file {file}"
     elif name not in known and not colon and "." not in name:
-        yield f"{key}={name}: no such plugin{_near(name, known)}; package.module:Name and file.py:Name work too"
+        several = f"; several are written {key}=[{name}]" if "," in name else ""
+        yield f"{key}={name}: no such plugin{_near(name, known)}{several}; package.module:Name and file.py:Name work"
 
 
 def _registered(key: str, name: str, known: frozenset[str]) -> Iterator[str]:

@@ -31,7 +31,7 @@ class Merged:
 
     chosen: Tree
     by_user: frozenset[str]
-    """Paths that the user's YAML or an override set; the rest comes from the recipe."""
+    """Paths that the user's YAML or an override set; the rest comes from recipes."""
 
 
 def merge(arguments: Arguments, root: type[Section]) -> Merged:
@@ -41,15 +41,19 @@ def merge(arguments: Arguments, root: type[Section]) -> Merged:
         SettingsError: a file is missing or is no YAML, a recipe does not exist, an interpolation leads nowhere.
     """
     recipe: Tree = {} if arguments.recipe is None else _respelt(_recipe(arguments.recipe), root)
-    user: Tree = {} if arguments.yaml_path is None else _respelt(_file(arguments.yaml_path), root)
-    _delete(arguments, root, recipe, user)
+    user: Tree = {}
+    own: Tree = {}
+    if arguments.yaml_path is not None:
+        user = _respelt(_file(arguments.yaml_path), root)
+        own = _respelt(_without_defaults(arguments.yaml_path), root)
+    _delete(arguments, root, recipe, user, own)
     overrides: Tree = {}
     for path, value in arguments.overrides:
         _respell({path: value}, "", root, overrides)
     chosen: Tree = {}
     for layer in (recipe, user, overrides):
         merge_into(chosen, layer)
-    return Merged(_resolved(chosen, root), frozenset([*paths(user), *paths(overrides)]))
+    return Merged(_resolved(chosen, root), frozenset([*paths(own), *paths(overrides)]))
 
 
 def _resolved(chosen: Tree, root: type[Section]) -> Tree:
@@ -89,6 +93,17 @@ def _recipe(name: str) -> Tree:
 
 
 def _file(path: Path) -> Tree:
+    loaded = _loaded(path)
+    return _composed(path) if "defaults" in loaded else _plain(loaded)
+
+
+def _without_defaults(path: Path) -> Tree:
+    tree = _plain(_loaded(path))
+    tree.pop("defaults", None)
+    return tree
+
+
+def _loaded(path: Path) -> DictConfig:
     if not path.is_file():
         raise SettingsError(f"{path}: no such file; expected a YAML with the run's settings")
     try:
@@ -97,9 +112,7 @@ def _file(path: Path) -> Tree:
         raise SettingsError(f"{path} is not YAML: {_one_line(error)}") from None
     if not isinstance(loaded, DictConfig):
         raise SettingsError(f"{path} holds a list; expected keys such as `data:` and `trainer:`")
-    if "defaults" in loaded:
-        return _composed(path)
-    return _plain(loaded)
+    return loaded
 
 
 def _composed(path: Path) -> Tree:
@@ -133,6 +146,8 @@ def _respell(tree: Mapping[Any, Any], prefix: str, root: type[Section], result: 
         path = lengthen(f"{prefix}{key}", root)
         path = RENAMED.get(path, path)
         found = find(root, path)
+        if value is None and found is not None and found.section is not None:
+            continue  # `data:` with nothing below it
         if isinstance(value, Mapping) and value and not (found and found.is_open):
             _respell(value, f"{path}.", root, result)
         elif value != f"${{{path}}}":

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from agentverl.settings.section import Section
+from agentverl.settings.section import Name, Section
 
 
 class ModelSettings(Section):
     """The policy's model folder, tokenizer and chat template."""
 
-    path: str | None = None
+    path: Name | None = None
     """A Hugging Face folder or hub id, a `.gguf` file, or `nano`, the small model that is shipped. Must be set."""
     tokenizer_path: str | None = None
     """Another folder to take the tokenizer from."""

@@ -50,7 +50,7 @@ def unknown_key(path: str, root: type[Section]) -> str:
     there = [key.path.rpartition(".")[2] for key in keys(root).values() if key.path.rpartition(".")[0] == section]
     if near:
         return f"{path}: no such key; nearest: {near}"
-    return f"{path}: no such key" + (f"; {section} has {', '.join(there)}" if there else "")
+    return f"{path}: no such key" + (f"; there are {', '.join(there)}" if there else "")
 
 
 def of_validation(error: ValidationError, root: type[Section]) -> list[str]:
@@ -84,6 +84,8 @@ def _line(path: str, details: list[ErrorDetails]) -> str:
 def _expected(detail: ErrorDetails) -> str:
     if detail["type"] == "literal_error":
         return str(detail["ctx"]["expected"]).replace("'", "")
+    if detail["type"] == "missing" and isinstance(detail["loc"][-1], int):
+        return "a longer list"
     if detail["type"] in _EXPECTED:
         return _EXPECTED[detail["type"]]
     text = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("a valid ")

@@ -4,7 +4,7 @@ import types
 from collections.abc import Iterator
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationInfo, field_validator
 
 
 def alternatives(annotation: Any) -> tuple[Any, ...]:
@@ -50,6 +50,10 @@ class Section(BaseModel):
     def keys(self) -> Iterator[str]:
         """The names of the section's keys."""
         return iter(type(self).model_fields)
+
+
+Name = Annotated[str, StringConstraints(min_length=1)]
+"""Text that may not be empty."""
 
 
 def _as_list(value: Any) -> Any:

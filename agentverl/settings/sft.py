@@ -9,7 +9,7 @@ from agentverl.settings.actor import MicroBatchLimit
 from agentverl.settings.engine import CheckpointSettings, FSDPSettings
 from agentverl.settings.model import ModelSettings
 from agentverl.settings.optim import OptimSettings
-from agentverl.settings.section import Names, Section
+from agentverl.settings.section import Name, Names, Section
 
 
 class SFTDataSettings(Section):
@@ -67,9 +67,9 @@ class SFTTrainerSettings(Section):
     total_epochs: int = Field(4, gt=0)
     total_training_steps: int | None = Field(None, gt=0)
     """Ends the run instead of `total_epochs`."""
-    project_name: str = "agentverl"
-    experiment_name: str = "sft"
-    default_local_dir: str | None = None
+    project_name: Name = "agentverl"
+    experiment_name: Name = "sft"
+    default_local_dir: Name | None = None
     """The run's folder, where it is not to be `outputs/<experiment_name>`."""
     logger: Names = ["console", "file"]
     save_freq: int = Field(-1, ge=-1)

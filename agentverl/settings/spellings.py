@@ -71,7 +71,10 @@ def _refused(reason: str, *patterns: str, harmless: tuple[Any, ...] = (None, Fal
     return [Foreign(pattern, reason, harmless) for pattern in patterns]
 
 
+_RECIPE = "on the command line write recipe=NAME, in a YAML defaults: [NAME, _self_]"
+
 FOREIGN: tuple[Foreign, ...] = (
+    *_refused(_RECIPE, "recipe", harmless=()),
     *_habit("the conversation always reaches the agent loop", "data.return_raw_chat", harmless=(True,)),
     *_habit("nothing reads it", "data.return_raw_input_ids", "data.return_full_prompt", harmless=(False,)),
     *_habit("rows are read in this process", "data.dataloader_num_workers", "data.filter_overlong_prompts_workers"),
@@ -255,6 +258,7 @@ FOREIGN: tuple[Foreign, ...] = (
 
 
 _SFT_FOREIGN: tuple[Foreign, ...] = (
+    *_refused(_RECIPE, "recipe", harmless=()),
     *_habit(_PACKED, "data.pad_mode", harmless=("no_padding",)),
     *_habit(_PACKED, "model.use_remove_padding", "engine.use_remove_padding", harmless=(True,)),
     *_habit("rows are read in this process", "data.num_workers"),

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from agentverl.settings.section import Names, Section
+from agentverl.settings.section import Name, Names, Section
 
 
 class TrainerSettings(Section):
@@ -23,10 +23,10 @@ class TrainerSettings(Section):
     total_epochs: int = Field(30, gt=0)
     total_training_steps: int | None = Field(None, gt=0)
     """Ends the run instead of `total_epochs`."""
-    project_name: str = "agentverl"
-    experiment_name: str = "run"
+    project_name: Name = "agentverl"
+    experiment_name: Name = "run"
     """Names the run's folder, `outputs/<experiment_name>`."""
-    default_local_dir: str | None = None
+    default_local_dir: Name | None = None
     """The run's folder, where it is not to be `outputs/<experiment_name>`."""
     logger: Names = ["console", "file"]
     nnodes: int = Field(1, gt=0)

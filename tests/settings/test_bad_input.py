@@ -23,7 +23,7 @@ CASES = [
     Case("misspelt key", ["trainer.sed=1"], "trainer.sed: no such key; nearest: trainer.seed"),
     Case("misspelt short key", ["rollout.temprature=1"], f"{R}.temprature: no such key; nearest: {R}.temperature"),
     Case("key in another section", ["algorithm.clip_ratio=0.1"], f"no such key; nearest: {A}.clip_ratio"),
-    Case("unknown key far from all", ["trainer.zzzzqqq=1"], "trainer.zzzzqqq: no such key; trainer has seed, launcher"),
+    Case("unknown key far from all", ["trainer.zzzzqqq=1"], "trainer.zzzzqqq: no such key; there are seed, launcher"),
     Case("unknown section", ["trainr.seed=1"], "trainr.seed: no such key; nearest: trainer.seed"),
     Case(
         "misspelt key in a YAML",
@@ -57,6 +57,9 @@ CASES = [
     Case(
         "unknown entry of an ending", ["rollout.on_end.deadline.weight=0"], f"{R}.on_end.deadline.weight: no such key"
     ),
+    Case("list that is too short", ["actor.optim.betas=[0.9]"], f"{A}.optim.betas: got [0.9]; expected a longer list"),
+    Case("empty name", ["trainer.experiment_name="], "trainer.experiment_name: got ''; expected"),
+    Case("recipe inside a YAML", [], "on the command line write recipe=NAME", "recipe: quickstart"),
     Case("word without =", ["seed"], "got 'seed'; expected a .yaml file, a run's folder, key=value, or ~key"),
     Case("no key", ["=1"], "'=1' has no key before the '='"),
     Case("broken list", ["trainer.rollout_data_dir=x", "agent.environment_kwargs.a=[x=1"], "stands in quotes"),
@@ -91,7 +94,7 @@ CASES = [
     ),
     Case("unknown environment", ["agent.environment=aritmetic"], "no such plugin; nearest: arithmetic"),
     Case("unknown agent loop", ["agent.default_agent_loop=tools"], "agent.default_agent_loop=tools: no such plugin"),
-    Case("unknown logger", ["trainer.logger=console,file"], "trainer.logger=console,file: no such plugin"),
+    Case("unknown logger", ["trainer.logger=console,file"], "several are written trainer.logger=[console,file]"),
     Case("unknown tool parser", ["multi_turn.format=hermess"], "no such plugin; nearest: hermes"),
     Case("unknown estimator", ["algorithm.adv_estimator=grpoo"], "no such name; nearest: grpo"),
     Case("unknown loss", ["actor.policy_loss.loss_mode=vanila"], "no such name; nearest: vanilla"),

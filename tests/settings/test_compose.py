@@ -103,6 +103,17 @@ def test_verls_references_between_tool_paths_work(tmp_path: Path) -> None:
     assert compose(path).actor_rollout_ref.rollout.multi_turn.tool_config_path == str(tools)
 
 
+def test_what_a_defaults_list_brings_may_become_idle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = written(tmp_path, "{}", "rows.jsonl")
+    settings = compose(written(tmp_path, f"defaults: [quickstart, _self_]\ndata: {{train_files: '{rows}'}}\n"))
+    assert settings.data.train_files == [str(rows)]
+    assert not caplog.records
+
+
+def test_a_section_with_nothing_below_it_is_empty(tmp_path: Path) -> None:
+    assert compose(written(tmp_path, TINY + "data:\ntrainer:\n")) == compose(written(tmp_path, TINY, "same.yaml"))
+
+
 def test_a_tilde_goes_back_to_the_default() -> None:
     assert compose(None, ["~rollout.max_num_seqs"]).actor_rollout_ref.rollout.max_num_seqs == 256
     assert compose(None, ["~actor.optim"]).actor_rollout_ref.actor.optim == Settings().actor_rollout_ref.actor.optim
