@@ -23,7 +23,7 @@ class LoopThread:
         self._thread.start()
         self._watch = None
         if stall_seconds is not None and self._thread.ident is not None:
-            self._watch = StallWatch(self.loop, self._thread.ident, stall_seconds)
+            self._watch = StallWatch(self._thread.ident, stall_seconds)
 
     def _work(self) -> None:
         asyncio.set_event_loop(self.loop)

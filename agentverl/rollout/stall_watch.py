@@ -1,6 +1,6 @@
 """Names in a warning the coroutine that blocks an event loop, on which everybody else then waits."""
 
-import asyncio
+import inspect
 import logging
 import sys
 import threading
@@ -12,37 +12,32 @@ logger = logging.getLogger(__name__)
 
 
 class StallWatch:
-    """A thread that expects a sign of life from the loop's thread, and looks at its stack when none comes.
+    """A thread that looks at the loop's thread from time to time: is it still in the same callback as before?
 
-    Each place that blocks is named once.
+    Many short callbacks in a row are no stall, however long they take together. Each place that blocks is named once.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, thread_ident: int, stall_seconds: float) -> None:
-        self._loop = loop
+    def __init__(self, thread_ident: int, stall_seconds: float) -> None:
         self._thread_ident = thread_ident
         self._stall_seconds = stall_seconds
         self._named: set[str] = set()
-        self._alive_at = time.monotonic()
         self._stopped = threading.Event()
-        loop.call_soon_threadsafe(self._beat)
         threading.Thread(target=self._watch, name="stall-watch", daemon=True).start()
 
     def stop(self) -> None:
         self._stopped.set()
 
-    def _beat(self) -> None:
-        self._alive_at = time.monotonic()
-        if not self._stopped.is_set():
-            self._loop.call_later(self._stall_seconds / 4, self._beat)
-
     def _watch(self) -> None:
+        callback, since = None, 0.0
         while not self._stopped.wait(self._stall_seconds / 4):
-            silent = time.monotonic() - self._alive_at
-            if silent > self._stall_seconds:
-                self._name_culprit(silent)
+            frame = sys._current_frames().get(self._thread_ident)
+            current = _callback(frame)
+            if current is None or current is not callback:
+                callback, since = current, time.monotonic()
+            elif time.monotonic() - since >= self._stall_seconds:
+                self._name(frame, time.monotonic() - since)
 
-    def _name_culprit(self, seconds: float) -> None:
-        frame = sys._current_frames().get(self._thread_ident)
+    def _name(self, frame: FrameType | None, seconds: float) -> None:
         place = _place(frame)
         if place is None or place in self._named:
             return
@@ -56,13 +51,19 @@ class StallWatch:
         )
 
 
+def _callback(frame: FrameType | None) -> FrameType | None:
+    """The frame in which the loop runs its current callback: a new one each time; None while the loop waits."""
+    while frame is not None and frame.f_code.co_qualname != "Handle._run":
+        frame = frame.f_back
+    return frame
+
+
 def _place(frame: FrameType | None) -> str | None:
     """The innermost coroutine on the stack, else the innermost function that is not asyncio's own."""
     fallback = None
     while frame is not None:
-        code = frame.f_code
-        name = f"{frame.f_globals.get('__name__', '?')}.{code.co_qualname}"
-        if code.co_flags & 0x80:  # CO_COROUTINE
+        name = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}"
+        if frame.f_code.co_flags & inspect.CO_COROUTINE:
             return name
         if fallback is None and not name.startswith(("asyncio.", "selectors.", "threading.")):
             fallback = name

@@ -1,0 +1,73 @@
+"""CPU time of our own code per turn of an agent, against verl 0.9.1's ToolAgentLoop; the last line is JSON.
+
+Usage: python benchmarks/agent_loop.py [--rounds 5]
+
+256 samples of 3 turns against a server that answers at once: two calls of a tool, then an answer, from the prompt to
+the batch. Both sides are processes on one thread that work in turns; a case is the ratio of the medians. verl is installed,
+without its dependencies, in a virtual environment of its own the first time (.venvs/verl).
+"""
+
+import argparse
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from comparison import Case, Side, report
+from tiny_model import build
+
+SIDES = Path(__file__).parent / "sides"
+VENV = Path(__file__).parents[1] / ".venvs" / "verl"
+# verl itself, and what it imports that agentverl's environment lacks; torch and transformers are shared.
+PACKAGES = [
+    *(
+        "verl==0.9.1",
+        "codetiming",
+        "pylatexenc",
+        "torchdata",
+        "pybind11",
+        "wandb",
+        "cachetools",
+        "uvicorn",
+        "starlette",
+    ),
+    *("orjson", "fastapi==0.136.3", "ray", "tensordict", "msgpack", "jsonschema", "jsonschema-specifications"),
+    *("referencing", "rpds-py"),
+]
+
+
+def verl_python() -> Path:
+    """The interpreter of the environment with verl, which is made if it is missing."""
+    python = VENV / "bin" / "python"
+    works = [python, "-c", "import verl.experimental.agent_loop.tool_agent_loop"]
+    if not python.exists() or subprocess.run(works, capture_output=True, check=False).returncode:
+        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+        shared = sysconfig.get_paths()["purelib"]
+        for site in (VENV / "lib").glob("python*/site-packages"):
+            (site / "shared.pth").write_text(shared + "\n")
+        subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", *PACKAGES], check=True, stdout=sys.stderr)
+    return python
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory() as folder:
+        model = str(build(Path(folder) / "model"))
+        ours = Side("agentverl", Path(sys.executable), SIDES / "own_agent_loop.py", model, threads=1)
+        verl = Side("verl", verl_python(), SIDES / "verl_agent_loop.py", model, threads=1)
+        for side in (ours, verl):
+            side.turn(warm_up=True)
+        for _ in range(rounds):
+            ours.turn()
+            verl.turn()
+        for side in (ours, verl):
+            side.end()
+    milliseconds = [1000 * side.median("seconds") for side in (ours, verl)]
+    report([Case.of_costs("tool_agent, 3 turns", *milliseconds, "CPU ms per turn", 3.0)])
+
+
+if __name__ == "__main__":
+    main()
