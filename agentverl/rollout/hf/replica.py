@@ -4,6 +4,7 @@ import asyncio
 import copy
 import itertools
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from agentverl.rollout.hf.settings import HFSettings
 from agentverl.rollout.hf.stop_strings import StopStrings
 from agentverl.rollout.hf.weights import stage
 from agentverl.rollout.replica import RolloutReplica, SamplingParams
+from agentverl.rollout.replica_spec import ReplicaSpec
 from agentverl.settings.seeds import derive_seed
 from agentverl.trajectory import TokenOutput
 
@@ -58,6 +60,22 @@ class HFReplica(RolloutReplica):
         self._check_memory()
         self._server = Server(self._engine)
         self._arrivals = itertools.count()
+
+    @classmethod
+    def from_spec(cls, spec: ReplicaSpec) -> "HFReplica":
+        """The server that a run's configuration describes; `engine_kwargs` are further fields of HFSettings.
+
+        Raises:
+            BadInputError: besides what the constructor raises, unknown `engine_kwargs`.
+        """
+        common = {field.name: getattr(spec, field.name) for field in fields(HFSettings) if hasattr(spec, field.name)}
+        known = [field.name for field in fields(HFSettings)]
+        unknown = sorted(spec.engine_kwargs.keys() - set(known))
+        if unknown:
+            raise BadInputError(
+                f"rollout.engine_kwargs.hf has no {', '.join(unknown)}; expected some of {', '.join(known)}"
+            )
+        return cls(spec.model, spec.tokenizer, HFSettings(**{**common, **spec.engine_kwargs}))
 
     def _limit(self) -> int:
         asked, positions = self.settings.max_model_len, self._model.max_positions

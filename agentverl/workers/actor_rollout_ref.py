@@ -1,0 +1,221 @@
+"""ActorRolloutRefWorker: the policy in its three roles - trained, sampled from, and as it was at the start."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from agentverl import plugins
+from agentverl.checkpoint_engine.base import CheckpointEngine
+from agentverl.data.model_folder import resolve_model_path
+from agentverl.engines.base import BaseEngine
+from agentverl.errors import BadInputError
+from agentverl.protocol.data_proto import DataProto
+from agentverl.rollout.replica import RolloutReplica
+from agentverl.settings import precision
+from agentverl.settings.actor import MicroBatchLimit
+from agentverl.settings.engine import FSDPSettings
+from agentverl.settings.root import ActorRolloutRefSettings
+from agentverl.single_controller.dispatch import Dispatch, register
+from agentverl.single_controller.worker import Worker
+from agentverl.workers import checkpoints
+from agentverl.workers.engine_settings import (
+    engine_settings,
+    make_engine,
+    micro_batch,
+    optimizer_settings,
+    resolve_device,
+)
+from agentverl.workers.losses import loss_weight, ppo_loss
+from agentverl.workers.replicas import make_replica, replica_spec
+from agentverl.workers.weight_update import update_replica
+
+_MODEL_COLUMNS = ("prompts", "responses", "response_mask", "temperature")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRun:
+    """What the worker has to know of the run beyond its own section."""
+
+    device: str = "auto"
+    """`trainer.device`"""
+    seed: int = 0
+    deterministic: bool = False
+    needs_actor: bool = True
+    """False: the policy is only sampled from."""
+    needs_reference: bool = False
+    optimiser_steps: int = -1
+    """Of the whole run, for schedules that decay; -1 where it is unknown."""
+
+
+class ActorRolloutRefWorker(Worker):
+    """Holds the training engine, the reference and the rollout server of one policy.
+
+    Call `init_model` first, then `start_replica` on the event loop that the server shall live on, and `update_weights`
+    before the first request.
+
+    Args:
+        config: the section `actor_rollout_ref`.
+        run: what else the worker has to know.
+    """
+
+    def __init__(self, config: ActorRolloutRefSettings, run: PolicyRun | None = None) -> None:
+        self.config = config
+        self.run = run or PolicyRun()
+        self._device = resolve_device(self.run.device)
+        self._actor: BaseEngine | None = None
+        self._reference: BaseEngine | None = None
+        self._replica: RolloutReplica | None = None
+        self._checkpoint_engine: CheckpointEngine | None = None
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        """Load the policy, and its reference where a KL term needs it.
+
+        Raises:
+            BadInputError: the folder, the engine or the architecture cannot work.
+        """
+        config = self.config
+        self._folder = resolve_model_path(str(config.model.path)).path
+        if self.run.needs_actor:
+            optimizer = optimizer_settings(config.actor.optim, config.actor.grad_clip, self.run.optimiser_steps)
+            self._actor = self._make_engine(
+                config.actor.fsdp_config,
+                config.old_log_prob_limit,
+                optimizer=optimizer,
+                enable_gradient_checkpointing=config.model.enable_gradient_checkpointing,
+                train_micro_batch=micro_batch(config.actor.micro_batch_limit),
+            )
+        if self.run.needs_reference:
+            self._reference = self._make_engine(config.ref.fsdp_config, config.ref_log_prob_limit)
+
+    def _make_engine(self, fsdp: FSDPSettings, infer_limit: MicroBatchLimit, **more: Any) -> BaseEngine:
+        settings = engine_settings(
+            self.config.model, self._folder, fsdp, self._device, infer_micro_batch=micro_batch(infer_limit), **more
+        )
+        return make_engine(self.config.actor.strategy, settings)
+
+    @property
+    def actor(self) -> BaseEngine:
+        """The training engine, after `init_model`."""
+        if self._actor is None:
+            raise BadInputError("there is no actor: call init_model() of a worker whose run needs one")
+        return self._actor
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    async def start_replica(self) -> None:
+        """Make the rollout server and let it serve, on the running event loop.
+
+        Raises:
+            BadInputError: the server, the model or the limits cannot work.
+        """
+        rollout, actor = self.config.rollout, self.config.actor.fsdp_config
+        dtype = actor.dtype if rollout.dtype == "auto" else rollout.dtype
+        spec = replica_spec(
+            self.config.model,
+            self._folder,
+            rollout,
+            dtype=precision.resolve(dtype, self._device),
+            device=self._device,
+            seed=self.run.seed,
+            deterministic=self.run.deterministic,
+            load_weights=not self.run.needs_actor,
+        )
+        self._checkpoint_engine = plugins.find("checkpoint_engines", rollout.checkpoint_engine.backend)()
+        self._replica = make_replica(rollout.name, spec)
+        await self._replica.init_hybrid(self)
+
+    @register(dispatch_mode=Dispatch.RANK_ZERO)
+    def replica(self) -> RolloutReplica:
+        """The rollout server, after `start_replica`."""
+        if self._replica is None:
+            raise BadInputError("there is no rollout server: await start_replica() first")
+        return self._replica
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    async def stop_replica(self) -> None:
+        """Stop serving; may be called twice."""
+        replica, self._replica = self._replica, None
+        if replica is not None:
+            await replica.shutdown()
+
+    @register(dispatch_mode=Dispatch.RANK_ZERO)
+    async def update_weights(self, version: int) -> None:
+        """Bring the actor's weights to the rollout server, which serves its old ones until it holds the complete set.
+
+        Raises:
+            WeightTransferError: the set did not arrive; the server keeps serving the old one.
+        """
+        assert self._checkpoint_engine is not None, "start_replica comes first"
+        with self._on_device(self.actor, self.config.actor.fsdp_config, optimizer=False):
+            await update_replica(self._checkpoint_engine, self.actor.get_per_tensor_param(), self.replica(), version)
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def compute_log_prob(self, data: DataProto) -> DataProto:
+        """`log_probs` of the response tokens under the actor, and `entropys` with `actor.calculate_entropy`."""
+        with self._on_device(self.actor, self.config.actor.fsdp_config, optimizer=False):
+            return self.actor.infer_batch(_model_inputs(data), calculate_entropy=self.config.actor.calculate_entropy)
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def compute_ref_log_prob(self, data: DataProto) -> DataProto:
+        """`log_probs` of the response tokens under the reference policy."""
+        if self._reference is None:
+            raise BadInputError("there is no reference policy: the run was made without needs_reference")
+        with self._on_device(self._reference, self.config.ref.fsdp_config, optimizer=False):
+            return self._reference.infer_batch(_model_inputs(data))
+
+    @register(dispatch_mode=Dispatch.RANK_ZERO)
+    def update_actor(self, data: DataProto) -> dict[str, float]:
+        """One optimiser step on all of `data`, which is one mini-batch; returns metrics under verl's names.
+
+        Columns: those of `ppo_loss`; without `loss_weight` the tokens are weighted by `actor.loss_agg_mode`.
+        """
+        config = self.config.actor
+        if "loss_weight" not in data.batch:
+            data = data.select()
+            data.batch["loss_weight"] = loss_weight(data, config.loss_agg_mode, config.loss_scale_factor)
+        with self._on_device(self.actor, config.fsdp_config, optimizer=True):
+            metrics = self.actor.train_batch(
+                data,
+                partial(ppo_loss, config),
+                calculate_entropy=config.calculate_entropy or config.entropy_coeff != 0,
+            )
+            metrics["lr"] = self.actor.lr_scheduler_step()
+        return {name if "/" in name else f"actor/{name}": value for name, value in metrics.items()}
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def save_checkpoint(self, path: Path) -> None:
+        """Write what `actor.checkpoint.save_contents` names into an existing folder."""
+        checkpoints.save(self.actor, path, self.config.actor.checkpoint, self.config.model)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_checkpoint(self, path: Path) -> None:
+        """Go on from what `save_checkpoint` wrote; the rollout server needs `update_weights` afterwards.
+
+        Raises:
+            RunFolderError: a file is missing, damaged, or belongs to another model.
+        """
+        checkpoints.load(self.actor, path, self.config.actor.checkpoint)
+
+    @register(dispatch_mode=Dispatch.RANK_ZERO)
+    def export(self, path: Path) -> None:
+        """Write the folder `huggingface` into an existing one: model and tokenizer, as `model.path` takes them."""
+        checkpoints.export(self.actor, path, self.config.model)
+
+    @contextmanager
+    def _on_device(self, engine: BaseEngine, fsdp: FSDPSettings, *, optimizer: bool) -> Iterator[None]:
+        """Bring back what is offloaded, for as long as it is needed."""
+        moved = {"model": fsdp.param_offload, "optimizer": fsdp.optimizer_offload and optimizer}
+        if any(moved.values()):
+            engine.to("device", **moved)
+        try:
+            yield
+        finally:
+            if any(moved.values()):
+                engine.to("cpu", **moved)
+
+
+def _model_inputs(data: DataProto) -> DataProto:
+    return data.select([name for name in _MODEL_COLUMNS if name in data.batch], [], [])

@@ -1,0 +1,84 @@
+"""What an engine minimises: losses of a micro-batch whose tokens bring their weight in the whole batch."""
+
+from typing import Any
+
+import torch
+
+from agentverl.algorithms.aggregation import agg_loss, row_loss_weights
+from agentverl.algorithms.kl import compute_kl_loss
+from agentverl.algorithms.loss_config import LossConfig
+from agentverl.algorithms.registry import get_policy_loss_fn
+from agentverl.engines.base import ModelOutput
+from agentverl.engines.metrics import Metric
+from agentverl.protocol.data_proto import DataProto
+from agentverl.protocol.ragged import Ragged
+from agentverl.settings.actor import ActorSettings
+
+Metrics = dict[str, float | Metric]
+
+
+def ppo_loss(config: ActorSettings, output: ModelOutput, micro_batch: DataProto) -> tuple[torch.Tensor, Metrics]:
+    """The policy loss that `config` names, minus its entropy bonus, plus the KL to the reference.
+
+    Columns: `response_mask`, `advantages`, `loss_weight`, `old_log_probs` (absent: the current ones, detached, as with
+    one optimiser step on the weights that sampled), `ref_log_prob` where `use_kl_loss`.
+    """
+    columns = micro_batch.batch
+    mask, weight = columns.ragged("response_mask").to_padded(), columns.ragged("loss_weight").to_padded()
+    log_probs = output.log_probs
+    old = columns.ragged("old_log_probs").to_padded() if "old_log_probs" in columns else log_probs.detach()
+    loss, shares = get_policy_loss_fn(config.policy_loss.loss_mode)(
+        old_log_prob=old,
+        log_prob=log_probs,
+        advantages=columns.ragged("advantages").to_padded(),
+        response_mask=mask,
+        loss_agg_mode=config.loss_agg_mode,
+        config=LossConfig(config, {"loss_weight": weight}),
+        rollout_is_weights=columns.ragged("rollout_is_weights").to_padded()
+        if "rollout_is_weights" in columns
+        else None,
+    )
+    tokens = float(mask.sum())
+    metrics: Metrics = {name: Metric(float(value), "mean", tokens) for name, value in shares.items()}
+    metrics["actor/pg_loss"] = _sum(loss)
+    if output.entropy is not None:
+        entropy = agg_loss(output.entropy, mask, config.loss_agg_mode, loss_weight=weight)
+        mean_entropy = float((output.entropy.detach() * mask).sum()) / max(tokens, 1.0)
+        metrics |= {"actor/entropy_loss": _sum(entropy), "actor/entropy": Metric(mean_entropy, "mean", tokens)}
+        loss = loss - config.entropy_coeff * entropy
+    if config.use_kl_loss:
+        reference = columns.ragged("ref_log_prob").to_padded()
+        kl = compute_kl_loss(log_probs, reference, mask, config.kl_loss_type, config.loss_agg_mode, loss_weight=weight)
+        metrics |= {"actor/kl_loss": _sum(kl), "actor/kl_coef": config.kl_loss_coef}
+        loss = loss + config.kl_loss_coef * kl
+    return loss, metrics | {"actor/loss": _sum(loss)}
+
+
+def sft_loss(output: ModelOutput, micro_batch: DataProto) -> tuple[torch.Tensor, Metrics]:
+    """Cross entropy of the masked tokens, each times its `loss_weight`."""
+    mask, weight = (micro_batch.batch.ragged(name).to_padded() for name in ("response_mask", "loss_weight"))
+    loss = -agg_loss(output.log_probs, mask, "token-mean", loss_weight=weight)
+    return loss, {"loss": _sum(loss), "tokens": Metric(float(mask.sum()), "sum")}
+
+
+def loss_weight(data: DataProto, loss_agg_mode: str, loss_scale_factor: float | None = None) -> Ragged:
+    """The weight of each response token in the loss of this batch, which is all that one optimiser step sees.
+
+    Rows with the same `trajectory_id` count as one where the mode counts sequences.
+    """
+    mask = data.batch.ragged("response_mask")
+    trajectories: Any = data.non_tensor_batch.get("trajectory_id")
+    tokens_b = torch.zeros(len(mask), dtype=torch.long).index_add_(
+        0, torch.repeat_interleave(torch.arange(len(mask)), mask.lengths), mask.values.long()
+    )
+    rows = row_loss_weights(
+        tokens_b,
+        loss_agg_mode,
+        trajectory_index=None if trajectories is None else list(trajectories),
+        loss_scale_factor=loss_scale_factor or float(mask.lengths.max()) if len(mask) else None,
+    )
+    return mask.like(torch.repeat_interleave(rows, mask.lengths) * mask.values)
+
+
+def _sum(value: torch.Tensor) -> Metric:
+    return Metric(float(value.detach()), "sum")
