@@ -13,15 +13,13 @@ from agentverl.settings.model import ModelSettings
 from agentverl.settings.rollout import RolloutSettings
 
 
-def replica_spec(model: ModelSettings, folder: Path, rollout: RolloutSettings, **more: Any) -> ReplicaSpec:
+def replica_spec(
+    model: ModelSettings, folder: Path, rollout: RolloutSettings, tokenizer: Any = None, **more: Any
+) -> ReplicaSpec:
     """What a server is told; `more` are fields of ReplicaSpec that the configuration of rollouts does not hold."""
     return ReplicaSpec(
         model=folder,
-        tokenizer=load_tokenizer(
-            resolve_model_path(model.tokenizer_path).path if model.tokenizer_path else folder,
-            custom_chat_template=model.custom_chat_template,
-            trust_remote_code=model.trust_remote_code,
-        ),
+        tokenizer=tokenizer or _tokenizer(model, folder),
         max_model_len=rollout.max_model_len,
         max_num_seqs=rollout.max_num_seqs,
         max_num_batched_tokens=rollout.max_num_batched_tokens,
@@ -45,3 +43,11 @@ def make_replica(name: str, spec: ReplicaSpec) -> RolloutReplica:
         )
     replica: RolloutReplica = found.from_spec(spec)
     return replica
+
+
+def _tokenizer(model: ModelSettings, folder: Path) -> Any:
+    return load_tokenizer(
+        resolve_model_path(model.tokenizer_path).path if model.tokenizer_path else folder,
+        custom_chat_template=model.custom_chat_template,
+        trust_remote_code=model.trust_remote_code,
+    )
