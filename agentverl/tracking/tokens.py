@@ -26,7 +26,7 @@ def style_of(mask: int, log_prob: float | None) -> str:
 
 def legend() -> Text:
     """What the colours mean."""
-    text = Text("sampled with probability ", style="dim")
+    text = Text().append("sampled with probability ", style="dim")
     for (least, style), above in zip(_STYLES, (1.0, *(least for least, _ in _STYLES)), strict=False):
         text.append(f" {least:g}-{above:g} ", style=style)
     return text.append("  not sampled by the policy", style=NOT_SAMPLED)

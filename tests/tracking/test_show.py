@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from agentverl.data.model_folder import resolve_model_path
+from agentverl.data.tokenizers import load_tokenizer
 from agentverl.errors import RunFolderError
 from agentverl.tracking import rendering
 from agentverl.tracking.journal import Journal
@@ -149,3 +151,12 @@ def test_the_run_s_own_model_decodes(tmp_path: Path) -> None:
     decoder, reason = decoder_of(tmp_path)
     assert decoder is None
     assert "no/such/folder" in reason
+
+
+def test_the_shipped_model_decodes_its_tokens_whole(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("actor_rollout_ref: {model: {path: nano}}")
+    decoder, reason = decoder_of(tmp_path)
+    assert decoder is not None, reason
+    tokenizer = load_tokenizer(resolve_model_path("nano").path)
+    text = "<|im_start|>user\nWhat is 37 * 48?<|im_end|>\n"
+    assert decoder(tokenizer.encode(text, add_special_tokens=False)) == text
