@@ -17,7 +17,7 @@ TokenEstimator = Callable[[torch.Tensor, torch.Tensor, Any], tuple[torch.Tensor,
 
 def apply_end_policies(batch: DataProto, policies: Mapping[str, EndSettings]) -> None:
     """Where its ending says so, give a trajectory the stated score and take the loss off its tokens."""
-    scores, mask = batch.batch["token_level_scores"], batch.batch["response_mask"]
+    scores, mask = batch.batch.ragged("token_level_scores"), batch.batch.ragged("response_mask")
     for row, termination in enumerate(batch.non_tensor_batch["termination"]):
         policy = policies.get(str(termination), EndSettings())
         tokens = slice(int(scores.offsets[row]), int(scores.offsets[row + 1]))
@@ -54,7 +54,7 @@ def assign_advantages(batch: DataProto, estimator: TokenEstimator, groups: list[
     The sequences of one trajectory and role are joined in order before the estimator sees them, so that splitting a
     trajectory changes no group statistic, and estimators that run along time pass from one sequence to the next.
     """
-    rewards, mask = batch.batch["token_level_rewards"], batch.batch["response_mask"]
+    rewards, mask = batch.batch.ragged("token_level_rewards"), batch.batch.ragged("response_mask")
     units = _units(batch)
     joined_rewards = _join(rewards, units)
     joined_mask = _join(mask, units)

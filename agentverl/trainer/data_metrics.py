@@ -19,12 +19,12 @@ def data_metrics(batch: DataProto, *, max_prompt_length: int) -> dict[str, float
     Scores and rewards are sums over a trajectory; advantages and returns are taken over the policy's tokens. A
     response counts as clipped when it ended by length, not when it happens to be the longest.
     """
-    mask = _column(batch, "response_mask").values.bool()
+    mask = batch.batch.ragged("response_mask").values.bool()
     metrics: dict[str, float] = {}
     for name, column in (("score", "token_level_scores"), ("rewards", "token_level_rewards")):
         metrics |= _spread(f"critic/{name}", _trajectory_sums(batch, column))
     for name in ("advantages", "returns"):
-        metrics |= _spread(f"critic/{name}", _column(batch, name).values[mask].numpy())
+        metrics |= _spread(f"critic/{name}", batch.batch.ragged(name).values[mask].numpy())
     metrics |= _length_metrics(batch, max_prompt_length)
     metrics |= _spread("num_turns", np.asarray(batch.non_tensor_batch["num_turns"], dtype=np.float64))
     metrics |= _spread("tool_call_counts", np.asarray(batch.non_tensor_batch["tool_call_count"], dtype=np.float64))
@@ -42,9 +42,9 @@ def rollout_difference_metrics(batch: DataProto) -> dict[str, float]:
     """How far the engine's log-probs are from those that the rollout server sampled with."""
     if "old_log_probs" not in batch.batch or "rollout_log_probs" not in batch.batch:
         return {}
-    mask = _column(batch, "response_mask").values.bool()
-    engine = _column(batch, "old_log_probs").values[mask].exp()
-    server = _column(batch, "rollout_log_probs").values[mask].exp()
+    mask = batch.batch.ragged("response_mask").values.bool()
+    engine = batch.batch.ragged("old_log_probs").values[mask].exp()
+    server = batch.batch.ragged("rollout_log_probs").values[mask].exp()
     if not len(engine):
         return {"training/rollout_probs_diff_valid": 0.0}
     difference = (engine - server).abs()
@@ -60,12 +60,6 @@ def rollout_difference_metrics(batch: DataProto) -> dict[str, float]:
     return metrics
 
 
-def _column(batch: DataProto, name: str) -> Ragged:
-    column = batch.batch[name]
-    assert isinstance(column, Ragged)
-    return column
-
-
 def _row_sums(column: Ragged) -> np.ndarray[Any, Any]:
     rows = torch.repeat_interleave(torch.arange(len(column)), column.lengths)
     return torch.zeros(len(column), dtype=torch.float64).index_add_(0, rows, column.values.double()).numpy()
@@ -73,12 +67,12 @@ def _row_sums(column: Ragged) -> np.ndarray[Any, Any]:
 
 def _trajectory_sums(batch: DataProto, name: str) -> np.ndarray[Any, Any]:
     _, trajectory = np.unique(batch.non_tensor_batch["trajectory_id"].astype(str), return_inverse=True)
-    return np.bincount(trajectory, weights=_row_sums(_column(batch, name)))
+    return np.bincount(trajectory, weights=_row_sums(batch.batch.ragged(name)))
 
 
 def _length_metrics(batch: DataProto, max_prompt_length: int) -> dict[str, float]:
-    responses = _column(batch, "responses").lengths.numpy()
-    prompts = _column(batch, "prompts").lengths.numpy()
+    responses = batch.batch.ragged("responses").lengths.numpy()
+    prompts = batch.batch.ragged("prompts").lengths.numpy()
     endings = [Termination(value) for value in batch.non_tensor_batch["termination"]]
     clipped = np.array([ending in _CUT for ending in endings], dtype=np.float64)
     aborted = responses == 0

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 import torch
 
-from agentverl.algorithms.aggregation import row_loss_weights
 from agentverl.algorithms.estimation import estimate_advantages
 from agentverl.algorithms.kl import get_kl_controller, kl_in_reward
 from agentverl.protocol.data_proto import DataProto
@@ -16,6 +15,7 @@ from agentverl.settings.seeds import derive_seed
 from agentverl.trainer.credit import apply_end_policies, assign_advantages, group_index
 from agentverl.trainer.mini_batches import mini_batches
 from agentverl.trainer.stopwatch import Stopwatch
+from agentverl.workers.losses import loss_weight
 
 
 class PolicyWorkers(Protocol):
@@ -24,6 +24,12 @@ class PolicyWorkers(Protocol):
     def compute_log_prob(self, data: DataProto) -> DataProto: ...
     def compute_ref_log_prob(self, data: DataProto) -> DataProto: ...
     def update_actor(self, data: DataProto) -> Mapping[str, float]: ...
+
+
+def optimiser_steps(settings: Settings) -> int:
+    """Optimiser steps that a batch of `train_batch_size` prompts takes."""
+    actor = settings.actor_rollout_ref.actor
+    return -(-settings.data.train_batch_size // actor.ppo_mini_batch_size) * actor.ppo_epochs
 
 
 class PolicyUpdate:
@@ -35,12 +41,6 @@ class PolicyUpdate:
         self._workers = workers
         self._policies = settings.actor_rollout_ref.rollout.on_end.policies()
         self.kl_controller = get_kl_controller(settings.algorithm.kl_ctrl)
-
-    @property
-    def optimiser_steps(self) -> int:
-        """Optimiser steps a batch of `train_batch_size` prompts takes."""
-        prompts = self._settings.data.train_batch_size
-        return -(-prompts // self._actor.ppo_mini_batch_size) * self._actor.ppo_epochs
 
     def learn(self, batch: DataProto, step: int, watch: Stopwatch) -> dict[str, float]:
         """Update the policy from a batch; adds the columns it computes to the batch and returns the metrics."""
@@ -56,7 +56,7 @@ class PolicyUpdate:
     def _log_probs(self, batch: DataProto, watch: Stopwatch) -> dict[str, float]:
         metrics: dict[str, float] = {}
         # With one optimiser step on the weights that sampled, the old log-probs are the current ones, detached.
-        if self.optimiser_steps > 1 or self._settings.algorithm.use_kl_in_reward:
+        if optimiser_steps(self._settings) > 1 or self._settings.algorithm.use_kl_in_reward:
             with watch.phase("old_log_prob"):
                 computed = self._workers.compute_log_prob(batch)
             batch.batch["old_log_probs"] = computed.batch["log_probs"]
@@ -69,15 +69,15 @@ class PolicyUpdate:
     def _rewards(self, batch: DataProto) -> dict[str, float]:
         algorithm = self._settings.algorithm
         if not algorithm.use_kl_in_reward:
-            scores = batch.batch["token_level_scores"]
+            scores = batch.batch.ragged("token_level_scores")
             batch.batch["token_level_rewards"] = Ragged(scores.values.clone(), scores.offsets)
             return {}
-        scores, mask = batch.batch["token_level_scores"], batch.batch["response_mask"]
+        scores, mask = batch.batch.ragged("token_level_scores"), batch.batch.ragged("response_mask")
         coefficient = self.kl_controller.value
         rewards, divergence = kl_in_reward(
             scores.to_padded(),
-            batch.batch["old_log_probs"].to_padded(),
-            batch.batch["ref_log_prob"].to_padded(),
+            batch.batch.ragged("old_log_probs").to_padded(),
+            batch.batch.ragged("ref_log_prob").to_padded(),
             mask.to_padded(),
             coefficient,
             algorithm.kl_penalty,
@@ -111,22 +111,13 @@ class PolicyUpdate:
             epochs=self._actor.ppo_epochs,
             seed=derive_seed(seed, "mini-batches", step) if self._actor.shuffle else None,
         )
+        scale = self._actor.loss_scale_factor or self._settings.data.max_response_length
         collected: dict[str, list[float]] = defaultdict(list)
         for part in parts:
-            part.batch["loss_weight"] = self._loss_weight(part)
+            part.batch["loss_weight"] = loss_weight(part, self._actor.loss_agg_mode, scale)
             for name, value in self._workers.update_actor(part).items():
                 collected[name].append(value)
         return {name: _reduced(name, values) for name, values in collected.items()}
-
-    def _loss_weight(self, part: DataProto) -> Ragged:
-        mask = part.batch["response_mask"]
-        rows = row_loss_weights(
-            torch.stack([row.sum() for row in mask.unbind()]),
-            self._actor.loss_agg_mode,
-            trajectory_index=list(part.non_tensor_batch["trajectory_id"]),
-            loss_scale_factor=self._actor.loss_scale_factor or self._settings.data.max_response_length,
-        )
-        return Ragged(torch.repeat_interleave(rows, mask.lengths) * mask.values, mask.offsets)
 
 
 def _reduced(name: str, values: list[float]) -> float:

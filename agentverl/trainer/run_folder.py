@@ -13,7 +13,9 @@ from typing import Any, TextIO
 import orjson
 
 from agentverl.errors import RunFolderError
-from agentverl.settings.compose import Comparable, differences, read_yaml, to_yaml
+from agentverl.settings.compose import differences, read_yaml, to_yaml
+from agentverl.settings.root import Settings
+from agentverl.settings.sft import SFTSettings
 from agentverl.trainer.checkpoints import CheckpointFolder
 
 LOWEST_FREE_BYTES = 64 * 1024**2
@@ -34,7 +36,7 @@ class RunFolder:
 
     @classmethod
     def open(
-        cls, base: Path, settings: Comparable, *, resume_mode: str, resume_from: Path | None = None
+        cls, base: Path, settings: Settings | SFTSettings, *, resume_mode: str, resume_from: Path | None = None
     ) -> "RunFolder":
         """Find or make the run's folder and lock it.
 
@@ -68,7 +70,7 @@ class RunFolder:
         free = shutil.disk_usage(self.path).free
         if free < LOWEST_FREE_BYTES:
             raise RunFolderError(
-                f"{self.path} has {free / 2**20:.0f} MiB free; a run needs at least {LOWEST_FREE_BYTES / 2**20:.0f} MiB. "
+                f"{self.path} has {free >> 20} MiB free; a run needs at least {LOWEST_FREE_BYTES >> 20} MiB. "
                 "Free some space or set trainer.default_local_dir to a folder on another disk"
             )
         self._lock = open(self.path / "logs" / "run.lock", "a+")  # noqa: SIM115  (held as long as the run)
@@ -149,7 +151,7 @@ def _choose(base: Path, *, fresh: bool) -> Path:
     return base.with_name(f"{base.name}-{int(match.group(1)) + 1 if match else 2}")
 
 
-def _refuse_other_settings(path: Path, settings: Comparable) -> None:
+def _refuse_other_settings(path: Path, settings: Settings | SFTSettings) -> None:
     changed = differences(read_yaml(path / "config.yaml"), settings)
     if changed:
         raise RunFolderError(

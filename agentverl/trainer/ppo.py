@@ -1,0 +1,212 @@
+"""PPOTrainer: the one loop. Roll out, score, credit, update, synchronise, validate, save."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from agentverl.data.dataloader import PromptLoader
+from agentverl.errors import RequeueError
+from agentverl.rollout.batching import assemble
+from agentverl.rollout.episode import Group
+from agentverl.settings.root import Settings
+from agentverl.tracking.jsonl import METRICS_FILE
+from agentverl.tracking.plots import plot_curves
+from agentverl.trainer.data_metrics import data_metrics, rollout_difference_metrics, termination_metrics
+from agentverl.trainer.interruption import Interruption
+from agentverl.trainer.memory import MemoryMeter
+from agentverl.trainer.policy_update import PolicyUpdate, optimiser_steps
+from agentverl.trainer.preparation import prepare
+from agentverl.trainer.run_folder import RunFolder
+from agentverl.trainer.schedule import SynchronousSchedule
+from agentverl.trainer.session import Session
+from agentverl.trainer.state import TrainerState
+from agentverl.trainer.stopwatch import Stopwatch
+from agentverl.trainer.summary import Summary, ValidationPoint
+from agentverl.trainer.validation import validate
+
+
+class PPOTrainer:
+    """Trains a policy; `fit` does all of a run, `begin`, `train_step` and `end` are its parts.
+
+    Args:
+        config: the whole configuration.
+
+    Raises:
+        BadInputError: whatever keeps the run from starting, together.
+    """
+
+    def __init__(self, config: Settings) -> None:
+        self.settings = config
+        self.run = RunFolder.open(
+            config.trainer.run_folder,
+            config,
+            resume_mode=config.trainer.resume_mode,
+            resume_from=Path(config.trainer.resume_from_path) if config.trainer.resume_from_path else None,
+        )
+        self.state = TrainerState()
+        self._memory = MemoryMeter()
+
+    def fit(self) -> Summary:
+        """The whole run, from the last complete checkpoint where there is one; ends with `summary.json`.
+
+        Raises:
+            RequeueError: SIGTERM came; everything is saved.
+            TrainingStoppedError: the run cannot go on.
+        """
+        with self._memory, Interruption() as interruption:
+            try:
+                self.begin()
+                while self.state.step < self.total_steps and not self.settings.trainer.val_only:
+                    self.train_step()
+                    if interruption.requested:
+                        self._save()
+                        raise RequeueError(
+                            f"ended by SIGTERM after step {self.state.step}, which is saved in {self.run.path}"
+                        )
+                return self._finish()
+            finally:
+                self.end()
+
+    def begin(self) -> None:
+        """Start servers and workers, take up the last checkpoint, validate the policy as it begins.
+
+        Raises:
+            BadInputError: whatever keeps the run from starting, together.
+        """
+        settings, trainer = self.settings, self.settings.trainer
+        prepared = prepare(settings)
+        self.loader = PromptLoader(
+            prepared.train_rows,
+            batch_size=settings.data.train_batch_size,
+            shuffle=settings.data.shuffle,
+            seed=settings.data.seed if settings.data.seed is not None else trainer.seed,
+        )
+        self.total_steps = trainer.total_training_steps or trainer.total_epochs * self.loader.steps_per_epoch
+        self.session = Session(
+            settings, prepared, self.run.path, trains=True, optimiser_steps=self.total_steps * optimiser_steps(settings)
+        )
+        self._update = PolicyUpdate(settings, self.session.workers)
+        self._schedule = SynchronousSchedule(self.session.rollouts, self.loader, settings.actor_rollout_ref.rollout.n)
+        self._resume()
+        self.session.open_tracking(total_steps=self.total_steps, first_step=self.state.step)
+        if not self.state.validations and (trainer.val_before_train or trainer.val_only):
+            self.session.tracking.log(self._validate(), step=self.state.step)
+
+    def train_step(self) -> dict[str, float]:
+        """One step: a batch of prompts rolled out and learnt from; returns its metrics."""
+        settings, session, watch = self.settings, self.session, Stopwatch()
+        step = self.state.step + 1
+        session.step = step
+        metrics: dict[str, float] = {"training/global_step": step, "training/epoch": self.loader.epoch}
+        with watch.phase("step"):
+            with watch.phase("gen"):
+                groups = self._schedule.next_groups()
+            batch = assemble(groups, meta_info={"global_steps": step})
+            metrics |= self._update.learn(batch, step, watch)
+            session.record_step(step, groups, batch)
+            with watch.phase("update_weights"):
+                session.synchronise_weights(step)
+            self.state.step = step
+            if self._due(settings.trainer.test_freq):
+                with watch.phase("testing"):
+                    metrics |= self._validate()
+            if self._due(settings.trainer.save_freq):
+                with watch.phase("save_checkpoint"):
+                    self._save()
+        metrics |= data_metrics(batch, max_prompt_length=settings.data.max_prompt_length)
+        metrics |= rollout_difference_metrics(batch) | _group_metrics(groups)
+        metrics |= watch.metrics(
+            total_tokens=sum(len(batch.batch.ragged(name).values) for name in ("prompts", "responses")),
+            response_tokens=len(batch.batch.ragged("responses").values),
+        )
+        metrics["perf/cpu_memory_used_gb"] = self._memory.sample() / 2**30
+        session.tracking.log(metrics, step=step)
+        return metrics
+
+    def end(self) -> None:
+        """Stop servers, workers, threads and loggers; the run's folder is given back."""
+        if hasattr(self, "session"):
+            self.session.close()
+        self.run.close()
+
+    def _due(self, frequency: int) -> bool:
+        last = self.state.step == self.total_steps
+        return last or (frequency > 0 and self.state.step % frequency == 0)
+
+    def _resume(self) -> None:
+        step = self.run.resumed_step
+        if step is not None:
+            folder = self.run.checkpoints.of(step)
+            self.state = TrainerState.load(folder)
+            self.session.workers.load_checkpoint(folder / "actor")
+            self.loader.load_state_dict(self.state.loader)
+            if self.state.kl_coefficient is not None:
+                self._update.kl_controller.value = self.state.kl_coefficient
+        self.run.drop_metrics_after(self.state.step if self.state.validations or step is not None else -1)
+        self.session.journal.supersede(self.state.step)
+        self.session.synchronise_weights(self.state.step)
+        self.session.rollouts.load_state_dict(self.state.rollouts or {"groups": []})
+
+    def _validate(self) -> dict[str, float]:
+        session, step = self.session, self.state.step
+        if not session.prepared.validation_rows:
+            return {}
+        outcome = validate(
+            session.rollouts,
+            session.prepared.validation_rows,
+            self.settings.actor_rollout_ref.rollout.val_kwargs.n,
+            step,
+        )
+        self.state.validations.append(ValidationPoint(step, outcome.success, outcome.tool_call_rate))
+        session.record_validation(step, outcome)
+        return outcome.metrics
+
+    def _save(self) -> None:
+        session, state = self.session, self.state
+        state.loader = self.loader.state_dict()
+        state.rollouts = session.rollouts.state_dict()
+        state.kl_coefficient = self._update.kl_controller.value
+        saved = TrainerState(**{**_fields(state), "wall_seconds": self._wall_seconds()})
+
+        def write(folder: Any) -> None:
+            (folder / "actor").mkdir()
+            session.workers.save_checkpoint(folder / "actor")
+            saved.save(folder)
+
+        self.run.checkpoints.save(state.step, write)
+        self.run.checkpoints.keep_newest(self.settings.trainer.max_actor_ckpt_to_keep)
+
+    def _wall_seconds(self) -> float:
+        return self.state.wall_seconds + time.time() - psutil.Process().create_time()
+
+    def _finish(self) -> Summary:
+        self.session.close()
+        if (self.run.path / METRICS_FILE).is_file():
+            plot_curves(self.run.path)
+        summary = Summary.of(
+            self.state.validations,
+            wall_seconds=self._wall_seconds(),
+            peak_memory_bytes=self._memory.peak_bytes,
+            steps=self.state.step,
+        )
+        self.run.write_summary(summary.as_dict())
+        return summary
+
+
+def _fields(state: TrainerState) -> dict[str, Any]:
+    return {name: getattr(state, name) for name in TrainerState.__dataclass_fields__}
+
+
+def _group_metrics(groups: list[Group]) -> dict[str, float]:
+    results = [result for group in groups for result in (*group.results, *group.failures)]
+    excluded = [group.excluded_fraction for group in groups]
+    scores = [[result.score or 0.0 for result in group.results] for group in groups]
+    flat = [group for group in scores if max(group) - min(group) < 1e-8]
+    return {
+        **termination_metrics([result.termination for result in results]),
+        "training/excluded_fraction/mean": sum(excluded) / len(excluded),
+        "training/excluded_fraction/max": max(excluded),
+        "training/groups_without_signal": len(flat) / len(groups),
+    }

@@ -1,0 +1,131 @@
+"""The running parts of a run: workers, servers, runner, rollouts, journal and loggers, opened and closed together."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from agentverl import blocking, plugins
+from agentverl.protocol.data_proto import DataProto
+from agentverl.rollout.episode import EpisodeResult, Group
+from agentverl.rollout.loop_thread import LoopThread
+from agentverl.rollout.parts import EpisodeParts
+from agentverl.rollout.rollouts import Rollouts
+from agentverl.rollout.runner import EpisodeRunner
+from agentverl.settings.root import Settings
+from agentverl.single_controller.launcher import start_workers
+from agentverl.single_controller.worker import WorkerClass
+from agentverl.tracking.base import RunInfo, Tracking
+from agentverl.tracking.dumps import dump_samples
+from agentverl.tracking.journal import Journal
+from agentverl.tracking.rendering import trajectory
+from agentverl.trainer.preparation import Prepared
+from agentverl.trainer.recording import picked, record_of, trained_advantages
+from agentverl.trainer.rollout_settings import rollouts_settings, runner_settings
+from agentverl.trainer.validation import ValidationOutcome, dump_rows
+from agentverl.workers.actor_rollout_ref import ActorRolloutRefWorker, PolicyRun
+
+
+class Session:
+    """Opens what a run needs; `close` ends it in the opposite order, also where opening failed half-way.
+
+    Args:
+        trains: whether the workers also hold the policy's training engine, or only serve.
+    """
+
+    def __init__(
+        self, settings: Settings, prepared: Prepared, folder: Path, *, trains: bool = False, optimiser_steps: int = -1
+    ) -> None:
+        self.settings = settings
+        self.prepared = prepared
+        self.folder = folder
+        self.step = 0
+        """The step that trajectories are sampled for."""
+        self._closing = ExitStack()
+        with self._closing:
+            self._open(trains, optimiser_steps)
+            self._closing = self._closing.pop_all()
+
+    def _open(self, trains: bool, optimiser_steps: int) -> None:
+        settings, closing = self.settings, self._closing
+        blocking.inline = settings.trainer.debug
+        self.journal = Journal(self.folder / "journal")
+        closing.callback(self.journal.close)
+        self.workers = start_workers(settings.trainer.launcher, self._worker_class(trains, optimiser_steps))
+        closing.callback(self.workers.close)
+        self.workers.init_model()
+        self.thread = LoopThread()
+        closing.callback(self.thread.close)
+        self.thread.run(self.workers.start_replica())
+        closing.callback(lambda: self.thread.run(self.workers.stop_replica(), 30.0))
+        router = plugins.find("routers", settings.actor_rollout_ref.rollout.router)([self.workers.replica()])
+        runner = EpisodeRunner(runner_settings(settings), self._parts())
+        self.thread.run(runner.setup())
+        closing.callback(lambda: self.thread.run(runner.teardown(), 30.0))
+        self.rollouts = Rollouts(
+            runner, router, rollouts_settings(settings), on_trajectory=self._note, thread=self.thread
+        )
+        closing.callback(self.rollouts.close)
+
+    def _worker_class(self, trains: bool, optimiser_steps: int) -> WorkerClass:
+        run = PolicyRun(
+            device=self.settings.trainer.device,
+            seed=self.settings.trainer.seed,
+            deterministic=self.settings.trainer.deterministic,
+            needs_actor=trains,
+            needs_reference=trains and self.settings.needs_reference,
+            optimiser_steps=optimiser_steps,
+        )
+        return WorkerClass(ActorRolloutRefWorker, (self.settings.actor_rollout_ref, run))
+
+    def _parts(self) -> EpisodeParts:
+        prepared = self.prepared
+        return EpisodeParts(
+            template=prepared.template,
+            parser=prepared.parser,
+            agent_loops=prepared.agent_loops,
+            toolset=prepared.toolset,
+            reward=prepared.reward,
+        )
+
+    def open_tracking(self, *, total_steps: int | None, first_step: int) -> None:
+        """Start the loggers; what they show live begins here."""
+        trainer = self.settings.trainer
+        run = RunInfo(
+            folder=self.folder,
+            project_name=trainer.project_name,
+            experiment_name=trainer.experiment_name,
+            config=self.settings.model_dump(mode="json"),
+            total_steps=total_steps,
+            first_step=first_step,
+            debug=trainer.debug,
+        )
+        self.tracking = Tracking(trainer.logger, run)
+        self._closing.callback(self.tracking.close)
+
+    def synchronise_weights(self, version: int) -> None:
+        """Give the servers the policy's weights, under a version number; returns once they serve them."""
+        self.thread.run(self.workers.update_weights(version))
+
+    def record_step(self, step: int, groups: list[Group], batch: DataProto) -> None:
+        """Write into the journal which prompts a step trained on, and with which advantages."""
+        self.journal.step(step, [group.uid for group in groups], trained_advantages(batch))
+        if self.settings.trainer.rollout_data_dir:
+            results = [result for group in groups for result in group.results]
+            self._dump(Path(self.settings.trainer.rollout_data_dir), step, results)
+
+    def record_validation(self, step: int, outcome: ValidationOutcome) -> None:
+        """Keep a validation's samples, and show a few of them to whoever watches."""
+        self._dump(self.folder / "validation", step, outcome.results)
+        if self.settings.trainer.validation_data_dir:
+            self._dump(Path(self.settings.trainer.validation_data_dir), step, outcome.results)
+        for result in picked(outcome.results, self.settings.trainer.log_val_generations):
+            self.tracking.show(trajectory(record_of(result, step).as_read(), decode=self.prepared.decode))
+
+    def close(self) -> None:
+        """End all parts; may be called twice."""
+        self._closing.close()
+
+    def _note(self, result: EpisodeResult) -> None:
+        self.journal.trajectory(record_of(result, self.step))
+
+    def _dump(self, folder: Path, step: int, results: list[EpisodeResult]) -> None:
+        dump_samples(folder, step, dump_rows(results, self.prepared.decode, step))
