@@ -46,6 +46,8 @@ class PolicyRun:
     needs_actor: bool = True
     """False: the policy is only sampled from."""
     needs_reference: bool = False
+    optimiser_steps: int = -1
+    """Of the whole run, for schedules that decay; -1 where it is unknown."""
     folder: Path | None = None
     """The model folder, where `model.path` is resolved already."""
     tokenizer: Any = None
@@ -55,8 +57,8 @@ class PolicyRun:
 class ActorRolloutRefWorker(Worker):
     """Holds the training engine, the reference and the rollout server of one policy.
 
-    Call `init_model` first; start and shut down what `replicas` returns on the event loop that it shall live on; and
-    await `update_weights` there before the first request.
+    Call `init_model` first, then `start_replica` on the event loop that the server shall live on, and `update_weights`
+    before the first request.
 
     Args:
         config: the section `actor_rollout_ref`.
@@ -74,18 +76,15 @@ class ActorRolloutRefWorker(Worker):
         self._checkpoint_engine: CheckpointEngine | None = None
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def init_model(self, optimiser_steps: int = -1) -> None:
+    def init_model(self) -> None:
         """Load the policy, and its reference where a KL term needs it.
-
-        Args:
-            optimiser_steps: of the whole run, for schedules that decay; -1 where it is unknown.
 
         Raises:
             BadInputError: the folder, the engine or the architecture cannot work.
         """
         config = self.config
         if self.run.needs_actor:
-            optimizer = optimizer_settings(config.actor.optim, config.actor.grad_clip, optimiser_steps)
+            optimizer = optimizer_settings(config.actor.optim, config.actor.grad_clip, self.run.optimiser_steps)
             self._actor = self._make_engine(
                 config.actor.fsdp_config,
                 config.old_log_prob_limit,
@@ -109,29 +108,43 @@ class ActorRolloutRefWorker(Worker):
             raise BadInputError("there is no actor: call init_model() of a worker whose run needs one")
         return self._actor
 
-    @register(dispatch_mode=Dispatch.RANK_ZERO)
-    def replicas(self) -> list[RolloutReplica]:
-        """The rollout servers of this policy: one, which the caller starts with `init_hybrid` and shuts down.
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    async def start_replica(self) -> None:
+        """Make the rollout server and let it serve, on the running event loop.
 
         Raises:
             BadInputError: the server, the model or the limits cannot work.
         """
+        rollout, actor = self.config.rollout, self.config.actor.fsdp_config
+        dtype = actor.dtype if rollout.dtype == "auto" else rollout.dtype
+        spec = replica_spec(
+            self.config.model,
+            self._folder,
+            rollout,
+            self.run.tokenizer,
+            dtype=precision.resolve(dtype, self._device),
+            device=self._device,
+            seed=self.run.seed,
+            deterministic=self.run.deterministic,
+            load_weights=not self.run.needs_actor,
+        )
+        self._checkpoint_engine = plugins.find("checkpoint_engines", rollout.checkpoint_engine.backend)()
+        self._replica = make_replica(rollout.name, spec)
+        await self._replica.init_hybrid(self)
+
+    @register(dispatch_mode=Dispatch.RANK_ZERO)
+    def replica(self) -> RolloutReplica:
+        """The rollout server, after `start_replica`."""
         if self._replica is None:
-            rollout, actor = self.config.rollout, self.config.actor.fsdp_config
-            dtype = actor.dtype if rollout.dtype == "auto" else rollout.dtype
-            spec = replica_spec(
-                self.config.model,
-                self._folder,
-                rollout,
-                self.run.tokenizer,
-                dtype=precision.resolve(dtype, self._device),
-                device=self._device,
-                seed=self.run.seed,
-                deterministic=self.run.deterministic,
-                load_weights=not self.run.needs_actor,
-            )
-            self._replica = make_replica(rollout.name, spec)
-        return [self._replica]
+            raise BadInputError("there is no rollout server: await start_replica() first")
+        return self._replica
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    async def stop_replica(self) -> None:
+        """Stop serving; may be called twice."""
+        replica, self._replica = self._replica, None
+        if replica is not None:
+            await replica.shutdown()
 
     @register(dispatch_mode=Dispatch.RANK_ZERO)
     async def update_weights(self, version: int) -> None:
@@ -140,14 +153,9 @@ class ActorRolloutRefWorker(Worker):
         Raises:
             WeightTransferError: the set did not arrive; the server keeps serving the old one.
         """
-        if self._checkpoint_engine is None:
-            self._checkpoint_engine = plugins.find(
-                "checkpoint_engines", self.config.rollout.checkpoint_engine.backend
-            )()
+        assert self._checkpoint_engine is not None, "start_replica comes first"
         with self._on_device(self.actor, self.config.actor.fsdp_config, optimizer=False):
-            for replica in self.replicas():
-                weights = self.actor.get_per_tensor_param()
-                await update_replica(self._checkpoint_engine, weights, replica, version)
+            await update_replica(self._checkpoint_engine, self.actor.get_per_tensor_param(), self.replica(), version)
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_log_prob(self, data: DataProto) -> DataProto:
