@@ -6,7 +6,17 @@ from typing import Any
 from agentverl.data.control_text import ControlText, Disguise
 from agentverl.data.template_facts import learn_facts
 from agentverl.data.template_rendering import TemplateRenderer
-from agentverl.data.turn_heads import USER, CallKey, Head, HeadMaker, call_key, cannot_be_extended
+from agentverl.data.turn_heads import (
+    FOLLOW_UP,
+    USER,
+    CallKey,
+    Head,
+    HeadMaker,
+    answer_to,
+    call_key,
+    calling,
+    cannot_be_extended,
+)
 from agentverl.errors import BadInputError, ModelFolderError
 from agentverl.messages import Message
 
@@ -164,8 +174,8 @@ class ChatTemplate:
             raise ModelFolderError("the chat template writes no end-of-turn token after this assistant message")
         return sampled[: stop + 1]
 
-    def check_tools(self, tools: Tools | None) -> None:
-        """See at start-up that these tools can be shown and answered turn by turn.
+    def check_tools(self, tools: Tools | None, roles: Sequence[str] = ("tool", "user")) -> None:
+        """See at start-up that these tools can be shown, and that messages of these roles can follow a call.
 
         Raises:
             ModelFolderError: the template ignores tools, or moves their descriptions when messages are added.
@@ -180,9 +190,11 @@ class ChatTemplate:
             raise ModelFolderError(
                 "the chat template takes no tool messages; give one that does with model.custom_chat_template"
             )
-        answer = [{"role": "assistant", "content": "Hello"}]
-        self.delta(answer, [{"role": "tool", "content": "done"}], tools)
-        self.delta(answer, [USER], tools)
+        if "tool" in roles:
+            key = call_key(1)
+            self.delta([calling(key)], [answer_to(key[0])], tools)
+        if "user" in roles:
+            self.delta([{"role": "assistant", "content": "Hello"}], [FOLLOW_UP], tools)
 
     def _head(self, calls: CallKey, tools: Tools | None) -> Head:
         if tools:

@@ -7,7 +7,17 @@ from typing import Any
 
 from agentverl.data.control_text import ControlText, Disguise
 from agentverl.data.template_rendering import TemplateRenderer
-from agentverl.data.turn_heads import MARK, USER, CallKey, HeadMaker, answer_to, call_key, cannot_be_extended
+from agentverl.data.turn_heads import (
+    FOLLOW_UP,
+    MARK,
+    USER,
+    CallKey,
+    HeadMaker,
+    answer_to,
+    call_key,
+    calling,
+    cannot_be_extended,
+)
 from agentverl.errors import BadInputError, ModelFolderError
 from agentverl.messages import Message
 
@@ -43,7 +53,7 @@ def learn_facts(maker: HeadMaker, renderer: TemplateRenderer, control: ControlTe
     Raises:
         ModelFolderError: messages cannot be appended without changing what was written before; says how.
     """
-    rests = [_rest_after(maker, (), [USER], None)]
+    rests = [_rest_after(maker, (), [FOLLOW_UP], None)]
     takes_tools = takes_tool_messages(maker)
     depends_on_calls = False
     if takes_tools:
@@ -53,7 +63,9 @@ def learn_facts(maker: HeadMaker, renderer: TemplateRenderer, control: ControlTe
             rests.append(_rest_after(maker, call_key(2), answers, None))
         renamed = (("other", call_key(9)[-1][1]),)
         depends_on_calls = _refuses_or_differs(maker, renamed, answers[:1], None, rests[1])
-    depends_on_tools = renderer.distinguishes_tools or _refuses_or_differs(maker, (), [USER], [_PROBE_TOOL], rests[0])
+    depends_on_tools = renderer.distinguishes_tools or _refuses_or_differs(
+        maker, (), [FOLLOW_UP], [_PROBE_TOOL], rests[0]
+    )
     if takes_tools and not depends_on_tools:
         depends_on_tools = _refuses_or_differs(maker, call_key(1), answers[:1], [_PROBE_TOOL], rests[1])
     return TemplateFacts(
@@ -119,8 +131,7 @@ def _common_after_end(rests: Sequence[tuple[str, int]], control: ControlText) ->
 
 
 def _shows_calls(renderer: TemplateRenderer) -> bool:
-    function = {"name": "tool", "arguments": {"value": MARK}}
-    message = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    message = renderer.prepare({**calling(call_key(1)), "content": ""}, Disguise())
     try:
         return MARK in renderer.render([USER, message], None, Disguise(), generation_prompt=False)
     except BadInputError:
@@ -133,11 +144,11 @@ def _strips_reasoning(renderer: TemplateRenderer) -> bool:
         {"role": "assistant", "content": "Hello", "reasoning_content": thought},
         {"role": "assistant", "content": f"<think>\n{thought}\n</think>\n\nHello"},
     ]
-    for form in forms:
-        last, earlier = (
+    apart, inline = (
+        [
             thought in renderer.render(messages, None, Disguise(), generation_prompt=False)
-            for messages in ([USER, form], [USER, form, USER])
-        )
-        if last and not earlier:
-            return True
-    return False
+            for messages in ([USER, form], [USER, form, FOLLOW_UP])
+        ]
+        for form in forms
+    )
+    return not inline[1] or (apart[0] and not apart[1])

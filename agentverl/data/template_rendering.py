@@ -44,6 +44,16 @@ class TemplateRenderer:
         self._variables: dict[str, Any] = {"documents": None, **tokenizer.special_tokens_map, **template_kwargs}
         self._pattern = pattern
         self._special_pattern = special_pattern
+        self._arguments_as_text = False
+
+    def take_arguments_as(self, conversation: Sequence[Message]) -> None:
+        """Learn whether the template wants a call's arguments as an object or as JSON text, from one with a call."""
+        for self._arguments_as_text in (False, True, False):
+            disguise = Disguise()
+            prepared = [self.prepare(message, disguise) for message in conversation]
+            with contextlib.suppress(BadInputError):
+                self.render(prepared, None, disguise, generation_prompt=False)
+                return
 
     def prepare(self, message: Message, disguise: Disguise) -> Message:
         """The message as templates expect it: text contents as one string, arguments as objects, nothing None."""
@@ -55,7 +65,8 @@ class TemplateRenderer:
             if key in ("role", "content") or value is None:
                 continue
             if key == "tool_calls":
-                prepared[key] = [self._call(call, disguise) for call in value]
+                if value:  # some templates take an empty list for a call
+                    prepared[key] = [self._call(call, disguise) for call in value]
             else:
                 prepared[key] = self._hide(value, disguise, pattern)
         return prepared
@@ -113,11 +124,13 @@ class TemplateRenderer:
     def _call(self, call: dict[str, Any], disguise: Disguise) -> Any:
         function = call.get("function", call)
         arguments = function.get("arguments")
-        if isinstance(arguments, str):
+        if isinstance(arguments, str) and not self._arguments_as_text:
             with contextlib.suppress(ValueError):  # what is no JSON stays the text that it is
-                function = {**function, "arguments": json.loads(arguments)}
-            call = {**call, "function": function} if "function" in call else function
-        return self._hide(call, disguise, self._pattern)
+                arguments = json.loads(arguments)
+        elif isinstance(arguments, dict) and self._arguments_as_text:
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        function = {**function, "arguments": arguments}
+        return self._hide({**call, "function": function} if "function" in call else function, disguise, self._pattern)
 
 
 def _part_text(part: Any) -> str:

@@ -11,6 +11,8 @@ from agentverl.messages import Message
 
 MARK = "agentverl0mark"
 USER: Message = {"role": "user", "content": "Hello"}
+# Another text, because some templates look for the last user message by comparing messages.
+FOLLOW_UP: Message = {"role": "user", "content": "And then?"}
 _ANSWER: Message = {"role": "assistant", "content": MARK}
 _UNTOUCHED = Disguise()
 # Nine letters and digits, the only form of id that some templates take.
@@ -52,13 +54,14 @@ class HeadMaker:
         self._renderer = renderer
         self._control = control
         self._eos = eos_token_ids
+        renderer.take_arguments_as([USER, calling(call_key(1))])
         self.end_id = self._end_after_answer()
 
     def make(self, calls: CallKey, tools: Sequence[dict[str, Any]] | None, *, rounds: int = 1) -> Head:
         """A head of so many rounds of user and assistant; its last assistant turn makes `calls`, if any."""
-        last = _ANSWER if not calls else _calling(calls)
+        last = _ANSWER if not calls else self._renderer.prepare(calling(calls), _UNTOUCHED)
         messages = [*([USER, _ANSWER] * (rounds - 1)), USER, last]
-        follow_up = [answer_to(call) for call in calls] or [USER]
+        follow_up = [answer_to(call) for call in calls] or [FOLLOW_UP]
         alone = self._render(messages, tools, generation_prompt=False)
         followed = self._render([*messages, *follow_up], tools, generation_prompt=False)
         marks = alone.count(MARK)
@@ -100,7 +103,7 @@ class HeadMaker:
     def _end_after_answer(self) -> int:
         """The token that the template writes after an assistant's text, last and in the middle of a conversation."""
         last = self._render([USER, _ANSWER], None, generation_prompt=False)
-        middle = self._render([USER, _ANSWER, USER], None, generation_prompt=False)
+        middle = self._render([USER, _ANSWER, FOLLOW_UP], None, generation_prompt=False)
         if MARK not in last or MARK not in middle:
             raise cannot_be_extended("it leaves out the content of an assistant message")
         ends = [self._controls(text.partition(MARK)[2]) for text in (last, middle)]
@@ -141,7 +144,8 @@ def cannot_be_extended(reason: str) -> ModelFolderError:
     )
 
 
-def _calling(calls: CallKey) -> Message:
+def calling(calls: CallKey) -> Message:
+    """An assistant message that makes these calls, marked in its content and in the arguments."""
     functions = [
         {"id": call_id, "type": "function", "function": {"name": name, "arguments": {"value": MARK}}}
         for name, call_id in calls

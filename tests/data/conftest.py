@@ -181,6 +181,29 @@ NAMED_ANSWERS = """
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
 """
 
+STRICT_IDS = """
+{{- bos_token }}
+{%- for message in messages %}
+    {%- if message.tool_calls is defined %}
+        {%- for call in message.tool_calls %}
+            {%- if call.id | length != 9 %}{{- raise_exception('ids have nine letters') }}{%- endif %}
+            {{- '<|header|>' + call.function.name + ' ' + call.function.arguments + ' ' + call.id }}
+        {%- endfor %}
+        {{- eos_token }}
+    {%- elif message.role == 'tool' %}
+        {%- if message.tool_call_id | length != 9 %}{{- raise_exception('ids have nine letters') }}{%- endif %}
+        {{- '<|/header|>' + message.tool_call_id + ' ' + message.content + '<|/header|>' }}
+    {%- elif message.role == 'assistant' %}
+        {{- message.content.split('</think>')[-1] + eos_token }}
+    {%- else %}
+        {%- if tools and message == (messages | selectattr('role', 'equalto', 'user') | list)[-1] %}
+            {{- '<|begin|>' + (tools | tojson) + '<|end|>' }}
+        {%- endif %}
+        {{- '<|im_start|>' + message.content + '<|im_end|>' }}
+    {%- endif %}
+{%- endfor %}
+"""
+
 CALCULATOR: dict[str, Any] = {
     "type": "function",
     "function": {

@@ -13,7 +13,7 @@ from tests.data import conftest as styles
 from tests.data.conftest import CALCULATOR, MARKS, SPECIAL, MakeTokenizer
 
 APPENDING = ["CHATML_TOOLS", "HEADERS", "TRAILING_EOS"]
-EOS = {"HEADERS": "<|eot|>", "TRAILING_EOS": "<|end|>", "WORDS_BETWEEN": "</s>"}
+EOS = {"HEADERS": "<|eot|>", "TRAILING_EOS": "<|end|>", "WORDS_BETWEEN": "</s>", "STRICT_IDS": "</s>"}
 CALL = {"id": "call00001", "type": "function", "function": {"name": "calculator", "arguments": {"expression": "2 + 3"}}}
 words = st.text(alphabet="abc 123\n{}\"é✓'", max_size=12)
 hostile = st.lists(st.sampled_from([*SPECIAL, *MARKS, "<|im_", "end|>", "\n", "x", "\U000f0000", "<"]), max_size=8).map(
@@ -153,6 +153,7 @@ def test_an_end_that_is_not_the_templates_own_is_followed_by_it(make_tokenizer: 
 def test_templates_that_strip_reasoning_say_so_and_still_append(template_of: Any) -> None:
     template = template_of("CHATML_THINKING")
     assert template.strips_reasoning
+    assert template_of("STRICT_IDS").strips_reasoning
     assert not template_of("CHATML_TOOLS").strips_reasoning
     messages = [
         {"role": "user", "content": "One?"},
@@ -221,6 +222,26 @@ def test_arguments_given_as_json_text_render_like_an_object(template_of: Any) ->
 def test_calls_that_the_template_would_leave_out_are_refused(template_of: Any) -> None:
     with pytest.raises(ModelFolderError, match="leaves out an assistant's tool calls"):
         template_of("TRAILING_EOS").assistant_ids({"role": "assistant", "content": "", "tool_calls": [CALL]})
+
+
+def test_arguments_as_text_and_ids_of_a_fixed_length_are_given_to_templates_that_want_them(template_of: Any) -> None:
+    template = template_of("STRICT_IDS")
+    message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    assert template.tokenizer.decode(template.assistant_ids(message)) == (
+        '<|header|>calculator {"expression": "2 + 3"} call00001</s>'
+    )
+    delta = template.delta([message], [{"role": "tool", "content": "5</s>", "tool_call_id": "call00001"}], [CALCULATOR])
+    assert template.tokenizer.decode(delta) == "<|/header|>call00001 5</s><|/header|>"
+    assert template.tokenizer.eos_token_id not in delta
+    template.check_tools([CALCULATOR], roles=["tool"])
+    with pytest.raises(ModelFolderError, match="cannot be extended"):
+        template.check_tools([CALCULATOR])
+
+
+def test_an_empty_list_of_calls_is_no_call(template_of: Any) -> None:
+    template = template_of("STRICT_IDS")
+    said = {"role": "assistant", "content": "Hello"}
+    assert template.assistant_ids({**said, "tool_calls": []}) == template.assistant_ids(said)
 
 
 def test_text_between_turns_that_may_merge_is_left_to_the_delta(template_of: Any) -> None:
