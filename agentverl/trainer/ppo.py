@@ -1,7 +1,6 @@
 """PPOTrainer: the one loop. Roll out, score, credit, update, synchronise, validate, save."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -11,8 +10,7 @@ from agentverl.errors import RequeueError
 from agentverl.rollout.batching import assemble
 from agentverl.rollout.episode import Group
 from agentverl.settings.root import Settings
-from agentverl.tracking.jsonl import METRICS_FILE
-from agentverl.tracking.plots import plot_curves
+from agentverl.trainer.curves import draw_curves
 from agentverl.trainer.data_metrics import data_metrics, rollout_difference_metrics, termination_metrics
 from agentverl.trainer.interruption import Interruption
 from agentverl.trainer.memory import MemoryMeter
@@ -43,7 +41,7 @@ class PPOTrainer:
             config.trainer.run_folder,
             config,
             resume_mode=config.trainer.resume_mode,
-            resume_from=Path(config.trainer.resume_from_path) if config.trainer.resume_from_path else None,
+            resume_from=config.trainer.resume_from_path,
         )
         self.state = TrainerState()
         self._memory = MemoryMeter()
@@ -183,8 +181,7 @@ class PPOTrainer:
 
     def _finish(self) -> Summary:
         self.session.close()
-        if (self.run.path / METRICS_FILE).is_file():
-            plot_curves(self.run.path)
+        draw_curves(self.run.path)
         summary = Summary.of(
             self.state.validations,
             wall_seconds=self._wall_seconds(),

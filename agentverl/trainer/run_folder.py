@@ -36,7 +36,7 @@ class RunFolder:
 
     @classmethod
     def open(
-        cls, base: Path, settings: Settings | SFTSettings, *, resume_mode: str, resume_from: Path | None = None
+        cls, base: Path, settings: Settings | SFTSettings, *, resume_mode: str, resume_from: str | None = None
     ) -> "RunFolder":
         """Find or make the run's folder and lock it.
 
@@ -44,15 +44,16 @@ class RunFolder:
             RunFolderError: it cannot be written, is nearly full, is in use by another process, or holds an unfinished
                 run of another configuration.
         """
-        path = resume_from.parent.parent if resume_from else _choose(base, fresh=resume_mode == "disable")
+        checkpoint = Path(resume_from) if resume_from else None
+        path = checkpoint.parent.parent if checkpoint else _choose(base, fresh=resume_mode == "disable")
         unfinished = (path / "config.yaml").is_file()
         if unfinished:
             _refuse_other_settings(path, settings)
         run = cls(path, resumed_step=None)
         run._prepare()
         run.checkpoints.remove_unfinished()
-        if resume_from is not None:
-            run.resumed_step = int(resume_from.name.removeprefix("global_step_"))
+        if checkpoint is not None:
+            run.resumed_step = int(checkpoint.name.removeprefix("global_step_"))
         elif unfinished:
             run.resumed_step = max(run.checkpoints.steps(), default=None)
         write_text(path / "config.yaml", to_yaml(settings))
