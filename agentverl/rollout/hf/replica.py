@@ -1,6 +1,7 @@
 """The embedded rollout server: any causal language model of transformers, served from a thread of this process."""
 
 import asyncio
+import contextlib
 import copy
 import itertools
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,8 @@ import psutil
 import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from agentverl.errors import BadInputError
+from agentverl.errors import BadInputError, InfrastructureError
+from agentverl.rollout.hf.checking import check
 from agentverl.rollout.hf.engine import Engine, kv_bytes_for
 from agentverl.rollout.hf.model import load
 from agentverl.rollout.hf.requests import Ids, Request, model_failure
@@ -54,6 +56,7 @@ class HFReplica(RolloutReplica):
         self._tokenizer = copy.deepcopy(tokenizer)
         end = getattr(tokenizer, "eos_token_id", None)
         self._model = load(model, settings, () if end is None else (end,))
+        check(self._model)
         self.max_model_len = self._limit()
         version = weight_version if settings.load_weights else -1
         self._engine = Engine(self._model, settings, self._kv_memory_bytes(), version)
@@ -158,7 +161,8 @@ class HFReplica(RolloutReplica):
         try:
             answer: TokenOutput = await future
         except asyncio.CancelledError:
-            self._server.post(partial(self._engine.abort, lambda other: other is request))
+            with contextlib.suppress(InfrastructureError):
+                self._server.post(partial(self._engine.abort, lambda other: other is request))
             raise
         return answer
 

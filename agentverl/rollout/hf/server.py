@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -157,7 +158,7 @@ class Server:
                     by_loop[loop].append((future, answer))
         self._answers = []
         for loop, answers in by_loop.items():
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop was closed: nobody waits there any more
                 loop.call_soon_threadsafe(partial(_settle_all, answers))
 
 

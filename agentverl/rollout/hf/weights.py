@@ -59,4 +59,5 @@ def apply(model: ServedModel, staged: dict[str, torch.Tensor]) -> None:
     """Put a staged set in place; it must not be used afterwards."""
     targets = {**model.buffers(), **model.parameters()}
     for name, tensor in staged.items():
-        targets[name].data = tensor
+        # The model may have left its device, or come back to it, since the tensor was copied.
+        targets[name].data = tensor.to(targets[name].device)

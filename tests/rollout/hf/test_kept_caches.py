@@ -1,0 +1,117 @@
+"""The KV cache of an open trajectory is kept between its turns, and is as good as a fresh one."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.rollout.hf.conftest import Serve
+from tests.rollout.hf.tiny_models import CONFIGS, Reference, generate
+
+HOW: dict[str, Any] = {"ignore_eos": True, "max_tokens": 12}
+QUESTION, RESULT = [5, 6, 7, 8], [20, 21, 22]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+async def test_a_turn_reads_only_its_new_tokens_and_the_last_sampled_one(name: str, serve: Serve) -> None:
+    reference = Reference.make(name)
+    replica = await serve(reference)
+    await replica.open("a")
+    first = await generate(replica, "a", QUESTION, seed=0, **HOW)
+    context = QUESTION + first.token_ids + RESULT
+    before = (await replica.health())["forwarded_tokens"]
+    second = await generate(replica, "a", context, seed=1, **HOW)
+    read = (await replica.health())["forwarded_tokens"] - before
+    assert first.num_cached_tokens == 0
+    assert second.num_cached_tokens == len(QUESTION) + len(first.token_ids) - 1
+    assert read == len(RESULT) + 1 + len(second.token_ids) - 1
+    assert second.log_probs == pytest.approx(reference.log_probs(context, second.token_ids), abs=1e-5)
+    fresh = await generate(replica, "other", context, seed=1, **HOW)
+    assert fresh.num_cached_tokens == 0
+    assert fresh.token_ids == second.token_ids
+    assert fresh.log_probs == pytest.approx(second.log_probs, abs=1e-5)
+
+
+async def test_only_the_common_prefix_is_reused(qwen2: Reference, serve: Serve) -> None:
+    replica = await serve(qwen2)
+    await replica.open("a")
+    first = await generate(replica, "a", QUESTION, seed=0, **HOW)
+    fork = QUESTION + first.token_ids[:3] + RESULT
+    assert first.token_ids[3] != RESULT[0]
+    forked = await generate(replica, "a", fork, seed=1, **HOW)
+    assert forked.num_cached_tokens == len(QUESTION) + 3
+    assert forked.log_probs == pytest.approx(qwen2.log_probs(fork, forked.token_ids), abs=1e-5)
+    main = await generate(replica, "a", QUESTION + first.token_ids + RESULT, seed=1, **HOW)
+    assert main.num_cached_tokens == len(QUESTION) + len(first.token_ids) - 1
+
+
+async def test_the_same_prompt_again_reads_its_last_token(qwen2: Reference, serve: Serve) -> None:
+    replica = await serve(qwen2)
+    await replica.open("a")
+    await generate(replica, "a", QUESTION, seed=0, **HOW)
+    again = await generate(replica, "a", QUESTION, seed=0, **HOW)
+    assert again.num_cached_tokens == len(QUESTION) - 1
+
+
+async def test_nothing_is_kept_without_a_lease_or_after_it(qwen2: Reference, serve: Serve) -> None:
+    replica = await serve(qwen2)
+    first = await generate(replica, "a", QUESTION, seed=0, **HOW)
+    assert (await replica.health())["kept_caches"] == 0
+    await replica.open("a")
+    await generate(replica, "a", QUESTION, seed=0, **HOW)
+    assert (await replica.health())["kept_caches"] == 1
+    await replica.close("a")
+    await replica.close("a")
+    second = await generate(replica, "a", QUESTION + first.token_ids + RESULT, seed=1, **HOW)
+    assert second.num_cached_tokens == 0
+    assert (await replica.health())["open_leases"] == 0
+
+
+@pytest.mark.parametrize("how", ["clear_kv_cache", "sleep", "release_kv_cache"])
+async def test_kept_caches_can_be_dropped_while_requests_run(how: str, qwen2: Reference, serve: Serve) -> None:
+    replica = await serve(qwen2)
+    await replica.open("a")
+    await generate(replica, "a", QUESTION, seed=0, **HOW)
+    long = {"ignore_eos": True, "max_tokens": 200, "seed": 5}
+    expected = await generate(replica, "b", QUESTION, **long)
+    running = asyncio.create_task(generate(replica, "b", QUESTION, **long))
+    await asyncio.sleep(0.03)
+    await getattr(replica, how)()
+    health = await replica.health()
+    assert health["kept_caches"] == 0
+    if how != "clear_kv_cache":
+        assert (health["state"], health["running"]) != ("serving", 1)
+        assert health["kv_memory_bytes"] == 0
+        await replica.wake_up()
+        await replica.resume_kv_cache()
+    assert (await running).token_ids == expected.token_ids
+
+
+async def test_the_least_recently_used_is_dropped_first(qwen2: Reference, serve: Serve) -> None:
+    bytes_per_token = 2 * 2 * 2 * 8 * 4
+    replica = await serve(qwen2, max_model_len=64, max_num_seqs=1, kv_memory_bytes=(64 + 40) * bytes_per_token)
+    answers = {}
+    for name in ("a", "b", "c"):
+        await replica.open(name)
+        answers[name] = (await generate(replica, name, QUESTION, seed=0, **HOW)).token_ids  # keeps 15 tokens
+    health = await replica.health()
+    assert health["kept_caches"] == 2
+    assert health["kv_memory_bytes"] <= (64 + 40) * bytes_per_token
+    cached = {}
+    for name in ("c", "a"):
+        output = await generate(replica, name, QUESTION + answers[name] + RESULT, seed=1, **HOW)
+        cached[name] = output.num_cached_tokens
+    assert cached == {"c": 15, "a": 0}
+
+
+async def test_several_conversations_of_one_trajectory_are_kept(qwen2: Reference, serve: Serve) -> None:
+    replica = await serve(qwen2)
+    await replica.open("a")
+    main, child = await asyncio.gather(
+        generate(replica, "a", QUESTION, seed=0, **HOW), generate(replica, "a", [30, 31, 32], seed=1, **HOW)
+    )
+    outputs = await asyncio.gather(
+        generate(replica, "a", QUESTION + main.token_ids + RESULT, seed=2, **HOW),
+        generate(replica, "a", [30, 31, 32, *child.token_ids, *RESULT], seed=3, **HOW),
+    )
+    assert [output.num_cached_tokens for output in outputs] == [15, 14]
