@@ -11,7 +11,7 @@ from agentverl import plugins
 from agentverl.errors import PluginError, SettingsError
 from agentverl.tools.base import Tool
 from agentverl.tools.function_tool import function_tool, marked_functions
-from agentverl.tools.toolset import ToolSpec
+from agentverl.tools.toolset import ToolSpec, checked_timeout
 from agentverl.tools.verl import verl_tool_spec
 
 _EXAMPLE = "expected `tools: [{tool: calculator, timeout_seconds: 5}]`"
@@ -75,7 +75,7 @@ def _tool_of_entry(entry: Any, where: str) -> ToolSpec:
         raise SettingsError(f"{where}: `tool` must be a name or an import path, not {name!r}")
     tool_class = as_tool_class(plugins.find("tools", name), f"{where}: {name!r}")
     checked = plugins.checked_settings(tool_class.Settings, settings, f"{where} ({name})", ["timeout_seconds"])
-    return ToolSpec.of(tool_class, checked, _timeout(timeout_seconds, where))
+    return ToolSpec.of(tool_class, checked, checked_timeout(timeout_seconds, where))
 
 
 def as_tool_class(target: Any, where: str) -> type[Tool]:
@@ -92,14 +92,6 @@ def as_tool_class(target: Any, where: str) -> type[Tool]:
         return function_tool(target)
     kind = f"class {target.__name__}" if inspect.isclass(target) else type(target).__name__
     raise PluginError(f"{where} is a {kind}; expected a subclass of agentverl.Tool or an annotated function")
-
-
-def _timeout(value: Any, where: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise SettingsError(f"{where}: timeout_seconds must be a number above 0, not {value!r}")
-    return float(value)
 
 
 def _tools_of_file(path: Path) -> list[ToolSpec]:

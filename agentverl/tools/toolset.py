@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentverl.errors import DatasetError, InfrastructureError
+from agentverl.errors import DatasetError, InfrastructureError, SettingsError
 from agentverl.tools.base import Tool, ToolContext
 from agentverl.tools.bound import BoundTool
 from agentverl.tools.schema import FunctionSchema
@@ -104,6 +104,19 @@ class Toolset:
         return bound
 
 
+def checked_timeout(value: Any, where: str) -> float | None:
+    """An entry's `timeout_seconds`.
+
+    Raises:
+        SettingsError: it is no number above 0.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise SettingsError(f"{where}: timeout_seconds must be a number above 0, not {value!r}")
+    return float(value)
+
+
 async def close_all(bound: Mapping[str, BoundTool]) -> None:
     """Close the tools of a trajectory at the same time; an error of one is logged and keeps no other open."""
     results = await asyncio.gather(*(one.close() for one in bound.values()), return_exceptions=True)
@@ -115,6 +128,8 @@ async def close_all(bound: Mapping[str, BoundTool]) -> None:
 def _task_of(name: str, tools_kwargs: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
     entry = tools_kwargs.get(name) or {}
     task = entry.get("create_kwargs", entry) or {}  # verl nests them under `create_kwargs`
+    if type(tool).open is Tool.open:  # takes anything; binding costs more than opening
+        return dict(task)
     try:
         inspect.signature(tool.open).bind(None, **task)
     except TypeError as error:

@@ -15,7 +15,7 @@ from agentverl.errors import PluginError, SettingsError
 from agentverl.messages import ToolResponse
 from agentverl.tools.base import Tool, ToolAnswer, ToolContext
 from agentverl.tools.function_tool import tool
-from agentverl.tools.toolset import ToolSpec
+from agentverl.tools.toolset import ToolSpec, checked_timeout
 
 function_tool = tool
 """verl's name of the decorator for annotated functions."""
@@ -122,4 +122,4 @@ def verl_tool_spec(entry: dict[str, Any], where: str) -> ToolSpec:
         raise PluginError(f"{where}: {name} cannot be made: {type(error).__name__}: {error}") from error
     shown = json.loads(described.model_dump_json(exclude_unset=True, exclude_none=True))
     made = type(target.__name__, (VerlTool,), {"name": shown["function"]["name"], "describe": lambda settings: shown})
-    return ToolSpec.of(made, instance, entry.get("timeout_seconds"))
+    return ToolSpec.of(made, instance, checked_timeout(entry.get("timeout_seconds"), where))

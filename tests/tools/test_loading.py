@@ -14,6 +14,12 @@ from agentverl.tools.toolset import Toolset, ToolSpec
 MODULE = '''
 from agentverl.tools.base import Tool, ToolSettings
 from agentverl.tools.function_tool import tool
+from agentverl.tools.verl import BaseTool, OpenAIFunctionToolSchema
+
+class Old(BaseTool):
+    def get_openai_tool_schema(self):
+        function = {"name": "old", "description": "Old.", "parameters": {"type": "object", "properties": {}}}
+        return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
 
 class DiceSettings(ToolSettings):
     sides: int = 6
@@ -115,6 +121,10 @@ async def test_reads_marked_functions(module: Path) -> None:
         ("tools: [{tool: calculator, significant_digits: 0}]", "greater than or equal to 1"),
         ("tools: [calculator, calculator]", "two tools are called 'calculator'"),
         ("tools: [{class_name: agentverl.tools.calculator.Calculator}]", "not a tool in verl's form; it lacks create"),
+        (
+            "tools: [{class_name: 'MODULE:Old', timeout_seconds: -1}]",
+            "timeout_seconds must be a number above 0, not -1",
+        ),
         ("tools: [{class_name: agentverl.tools.verl.BaseTool, schema: {}}]", "key 'schema' is unknown"),
         ("tools: [{class_name: agentverl.tools.verl.BaseTool, tool_schema: {}}]", "tool_schema: .*function"),
         ("tools: [{class_name: agentverl.tools.verl.BaseTool}]", "has no schema: give the entry a `tool_schema`"),
