@@ -85,7 +85,7 @@ def prepare(settings: Settings, *, splits: tuple[str, ...] = ("train", "val")) -
     specs = problems.attempt(
         lambda: load_tools(rollout.multi_turn.tool_config_file, rollout.multi_turn.function_tool_file)
     )
-    toolset = Toolset(specs or [])
+    toolset = Toolset(specs or [], default_timeout_seconds=rollout.agent.tool_timeout_seconds)
     rows: dict[str, Sequence[Row]] = {"train": [], "val": []}
     if template is not None:
         for split in splits:
@@ -189,11 +189,17 @@ def _check_rows(
     for name in {row["agent_name"] for row in every if row.get("agent_name")}:
         loops.find(name)
     named = {row["environment"] for row in every if row.get("environment")}
-    scores_itself = {name: EnvironmentSpec.find(name).environment_class.scores() for name in named - {None}}
+    agent = settings.actor_rollout_ref.rollout.agent
+    scores_itself = {
+        # The configuration's settings are those of its own environment; a row's other one has only defaults.
+        name: EnvironmentSpec.find(
+            name, agent.environment_kwargs if name == agent.environment else None
+        ).environment_class.scores()
+        for name in named - {None}
+    }
     if settings.reward.custom_reward_function.path is None and hasattr(reward, "check"):
         sources = {row.get("data_source", "") for row in every if not scores_itself.get(row.get("environment"), False)}
-        default = settings.actor_rollout_ref.rollout.agent.environment
-        if default is None or settings.reward.score_from == "function":
+        if agent.environment is None or settings.reward.score_from == "function":
             reward.check(sources)
 
 
