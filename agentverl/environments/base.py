@@ -22,7 +22,7 @@ class Task:
     """The first messages, as far as they are known before `reset`."""
     ground_truth: Any = None
     data_source: str = ""
-    """Groups the validation metrics; the environment's name when empty."""
+    """Groups the validation metrics; the environment's name (without its file or module) when empty."""
 
 
 @dataclass(slots=True, kw_only=True)

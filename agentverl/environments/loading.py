@@ -52,7 +52,7 @@ class EnvironmentSpec:
         return [
             {
                 "raw_prompt": task.prompt,
-                "data_source": task.data_source or self.name,
+                "data_source": task.data_source or self.name.rpartition(":")[2],
                 "reward_model": {"style": "rule", "ground_truth": task.ground_truth},
                 "extra_info": {"index": index, "split": split},
                 "environment": self.name,

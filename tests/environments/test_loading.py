@@ -56,7 +56,7 @@ async def test_plays_an_episode(file: str) -> None:
     spec = EnvironmentSpec.find(f"{file}:Guess", {"highest": 3})
     rows = spec.rows("train", 5, 0)
     assert [row["environment_kwargs"]["number"] for row in rows] == [0, 1, 2, 0, 1]
-    assert rows[0]["data_source"] == f"{file}:Guess"
+    assert rows[0]["data_source"] == "Guess"
     await spec.setup()
     context = EnvironmentContext(trajectory_id="t")
     environment = spec.create(context)
