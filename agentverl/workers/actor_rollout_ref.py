@@ -93,13 +93,18 @@ class ActorRolloutRefWorker(Worker):
                 train_micro_batch=micro_batch(config.actor.micro_batch_limit),
             )
         if self.run.needs_reference:
-            self._reference = self._make_engine(config.ref.fsdp_config, config.ref_log_prob_limit)
+            self._reference = self._make_engine(self._reference_fsdp(), config.ref_log_prob_limit)
 
     def _make_engine(self, fsdp: FSDPSettings, infer_limit: MicroBatchLimit, **more: Any) -> BaseEngine:
         settings = engine_settings(
             self.config.model, self._folder, fsdp, self._device, infer_micro_batch=micro_batch(infer_limit), **more
         )
         return make_engine(self.config.actor.strategy, settings)
+
+    def _reference_fsdp(self) -> FSDPSettings:
+        """The reference's section; `auto` computes as the actor does, or the KL would measure rounding."""
+        mine, actor = self.config.ref.fsdp_config, self.config.actor.fsdp_config
+        return mine.model_copy(update={"dtype": actor.dtype}) if mine.dtype == "auto" else mine
 
     @property
     def actor(self) -> BaseEngine:

@@ -1,0 +1,118 @@
+"""Losses of micro-batches against losses of whole batches written out."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from agentverl.algorithms.aggregation import agg_loss
+from agentverl.engines.base import ModelOutput
+from agentverl.engines.metrics import Metric, MetricAccumulator
+from agentverl.protocol.columns import Columns
+from agentverl.protocol.data_proto import DataProto
+from agentverl.protocol.ragged import Ragged
+from agentverl.settings.actor import ActorSettings
+from agentverl.workers.losses import loss_weight, ppo_loss, sft_loss
+
+LENGTHS = [4, 7, 0, 3]
+
+
+def batch(with_old: bool = True) -> tuple[DataProto, ModelOutput]:
+    random = torch.Generator().manual_seed(3)
+    total = sum(LENGTHS)
+
+    def column(values: torch.Tensor) -> Ragged:
+        return Ragged.from_lengths(values, LENGTHS)
+
+    def draw() -> torch.Tensor:
+        return torch.rand(total, generator=random)
+
+    mask = (draw() < 0.7).long()
+    columns = {
+        "response_mask": column(mask),
+        "advantages": column(draw() - 0.5),
+        "ref_log_prob": column(-draw()),
+        "old_log_probs": column(-2 * draw()),
+    }
+    if not with_old:
+        del columns["old_log_probs"]
+    data = DataProto(Columns(columns), {"trajectory_id": np.array(["a", "b", "b", "c"], dtype=object)})
+    data.batch["loss_weight"] = loss_weight(data, "token-mean")
+    log_probs = (-2 * column(draw()).to_padded()).requires_grad_()
+    entropy = column(draw()).to_padded().requires_grad_()
+    return data, ModelOutput(log_probs, entropy)
+
+
+def test_the_ppo_loss_is_that_of_the_formula() -> None:
+    data, output = batch()
+    config = ActorSettings(entropy_coeff=0.1, use_kl_loss=True, kl_loss_coef=0.2, kl_loss_type="k1")
+    loss, metrics = ppo_loss(config, output, data)
+    mask = data.batch.ragged("response_mask").to_padded()
+    old, advantages, reference = (
+        data.batch.ragged(name).to_padded() for name in ("old_log_probs", "advantages", "ref_log_prob")
+    )
+    ratio = torch.exp(output.log_probs - old)
+    clipped = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(0.8, 1.2))
+    clipped = torch.where(advantages < 0, torch.minimum(clipped, -advantages * 3.0), clipped)
+    assert output.entropy is not None
+    per_token = clipped - 0.1 * output.entropy + 0.2 * (output.log_probs - reference)
+    expected = agg_loss(per_token, mask, "token-mean")
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+    found = MetricAccumulator()
+    found.add(metrics)
+    assert found.result()["actor/loss"] == pytest.approx(float(expected.detach()), rel=1e-5)
+    assert {"actor/pg_loss", "actor/pg_clipfrac", "actor/ppo_kl", "actor/entropy", "actor/kl_loss"} <= metrics.keys()
+
+
+def test_without_old_log_probs_the_ratio_is_one_and_its_gradient_that_of_the_policy() -> None:
+    data, output = batch(with_old=False)
+    loss, metrics = ppo_loss(ActorSettings(), output, data)
+    torch.autograd.backward(loss)
+    weight, advantages = (data.batch.ragged(name).to_padded() for name in ("loss_weight", "advantages"))
+    assert output.log_probs.grad is not None
+    torch.testing.assert_close(output.log_probs.grad, -weight * advantages)
+    clipped = metrics["actor/pg_clipfrac"]
+    assert isinstance(clipped, Metric)
+    assert clipped.value == 0
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"])
+def test_losses_and_metrics_of_micro_batches_add_up(mode: str) -> None:
+    data, output = batch()
+    data.batch["loss_weight"] = loss_weight(data, mode)
+    loss_of = partial(ppo_loss, ActorSettings(calculate_entropy=True))
+    whole, parts = MetricAccumulator(), MetricAccumulator()
+    loss, metrics = loss_of(output, data)
+    whole.add(metrics)
+    total = torch.zeros(())
+    for rows in ([3, 0], [1], [2]):
+        width = max(LENGTHS[row] for row in rows)
+        assert output.entropy is not None
+        part = ModelOutput(output.log_probs[rows, :width], output.entropy[rows, :width])
+        part_loss, metrics = loss_of(part, data.select_idxs(rows))
+        parts.add(metrics)
+        total = total + part_loss
+    assert float(total.detach()) == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert parts.result() == pytest.approx(whole.result(), rel=1e-5)
+
+
+def test_a_split_trajectory_weighs_as_much_as_a_whole_one() -> None:
+    mask = [1, 0, 1, 1, 1, 0, 1]
+
+    def weights(lengths: list[int], trajectories: list[str]) -> torch.Tensor:
+        responses = Ragged.from_lengths(torch.tensor(mask), lengths)
+        data = DataProto(Columns({"response_mask": responses}), {"trajectory_id": np.array(trajectories, dtype=object)})
+        return loss_weight(data, "seq-mean-token-mean").values
+
+    assert torch.equal(weights([2, 3, 2], ["a", "a", "b"]), weights([5, 2], ["a", "b"]))
+
+
+def test_the_sft_loss_is_the_mean_over_learnt_tokens() -> None:
+    data, output = batch()
+    loss, metrics = sft_loss(output, data)
+    mask = data.batch.ragged("response_mask").to_padded()
+    assert float(loss.detach()) == pytest.approx(
+        float(-(output.log_probs.detach() * mask).sum() / mask.sum()), rel=1e-6
+    )
+    assert metrics["tokens"] == Metric(float(mask.sum()), "sum")
