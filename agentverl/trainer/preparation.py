@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from transformers.utils import logging as transformers_logging
+
 from agentverl import plugins
 from agentverl.agent_loops.loading import AgentLoops
 from agentverl.data.chat_template import ChatTemplate
@@ -12,6 +14,7 @@ from agentverl.data.datasets import RowDataset, load_rows
 from agentverl.data.model_folder import ModelFolder, resolve_model_path
 from agentverl.data.overlong import fit_prompts
 from agentverl.data.tokenizers import load_tokenizer
+from agentverl.data.tool_parsers import load_tool_parser
 from agentverl.environments.loading import EnvironmentSpec
 from agentverl.errors import BadInputError, SettingsError
 from agentverl.rewards.base import RewardManager
@@ -78,7 +81,7 @@ def prepare(settings: Settings, *, splits: tuple[str, ...] = ("train", "val")) -
     rollout = settings.actor_rollout_ref.rollout
     problems = Problems()
     folder, tokenizer, template = _model_parts(settings, problems)
-    parser = problems.attempt(lambda: _parser(rollout.multi_turn.format))
+    parser = problems.attempt(partial(load_tool_parser, rollout.multi_turn.format))
     loops = problems.attempt(lambda: AgentLoops(_path(rollout.agent.agent_loop_config_path)))
     if loops is not None:
         problems.attempt(lambda: loops.find(rollout.agent_loop))
@@ -86,6 +89,8 @@ def prepare(settings: Settings, *, splits: tuple[str, ...] = ("train", "val")) -
         lambda: load_tools(rollout.multi_turn.tool_config_file, rollout.multi_turn.function_tool_file)
     )
     toolset = Toolset(specs or [], default_timeout_seconds=rollout.agent.tool_timeout_seconds)
+    if template is not None and toolset.specs:
+        problems.attempt(partial(template.check_tools, toolset.schemas))
     rows: dict[str, Sequence[Row]] = {"train": [], "val": []}
     if template is not None:
         for split in splits:
@@ -107,13 +112,15 @@ def template_of(model: ModelSettings, template_kwargs: Mapping[str, Any]) -> tup
     Raises:
         ModelFolderError: one of them is missing or cannot be used.
     """
+    # Bars for every small file would tear the live display of a run.
+    transformers_logging.disable_progress_bar()
     folder = resolve_model_path(str(model.path))
     tokenizer = load_tokenizer(
         resolve_model_path(model.tokenizer_path).path if model.tokenizer_path else folder.path,
         custom_chat_template=model.custom_chat_template,
         trust_remote_code=model.trust_remote_code,
     )
-    return folder, tokenizer, ChatTemplate(tokenizer, dict(template_kwargs))
+    return folder, tokenizer, ChatTemplate(tokenizer, dict(template_kwargs), folder.eos_token_ids)
 
 
 def rows_of(settings: Settings, split: str, template: ChatTemplate, toolset: Toolset) -> Sequence[Row]:
@@ -175,10 +182,6 @@ def _model_parts(settings: Settings, problems: Problems) -> tuple[Any, Any, Any]
         lambda: template_of(settings.actor_rollout_ref.model, settings.data.apply_chat_template_kwargs)
     )
     return made or (None, None, None)
-
-
-def _parser(name: str) -> Any:
-    return plugins.find("tool_parsers", name)()
 
 
 def _check_rows(

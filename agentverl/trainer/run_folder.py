@@ -59,10 +59,21 @@ class RunFolder:
         write_text(path / "config.yaml", to_yaml(settings))
         return run
 
+    @classmethod
+    def begin(cls, base: Path, settings: Settings) -> "RunFolder":
+        """A new folder, whatever lies beside it: for what is measured at once and never resumed.
+
+        Raises:
+            RunFolderError: it cannot be written.
+        """
+        run = cls(_choose(base, fresh=True), resumed_step=None)
+        run._prepare()
+        write_text(run.path / "config.yaml", to_yaml(settings))
+        return run
+
     def _prepare(self) -> None:
         try:
-            for name in ("journal", "checkpoints", "validation", "logs"):
-                (self.path / name).mkdir(parents=True, exist_ok=True)
+            (self.path / "logs").mkdir(parents=True, exist_ok=True)
             probe = self.path / ".probe"
             probe.write_bytes(b"x" * 4096)
             probe.unlink()

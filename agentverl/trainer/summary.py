@@ -52,6 +52,16 @@ class Summary:
         return asdict(self)
 
 
+def wilson_interval(share: float, count: int, deviations: float = 1.959964) -> tuple[float, float]:
+    """The interval that a share of `count` trials leaves for the true one; 95 % by default (Wilson 1927)."""
+    if count == 0:
+        return 0.0, 1.0
+    square = deviations**2
+    centre = (share + square / (2 * count)) / (1 + square / count)
+    half = deviations / (1 + square / count) * (share * (1 - share) / count + square / (4 * count**2)) ** 0.5
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
 def say_goodbye(summary: Summary, run: Path, *, quickstart: bool, console: Console) -> None:
     """Say what came out, where everything lies, and what to try next."""
     lines = []
