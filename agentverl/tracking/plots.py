@@ -5,6 +5,7 @@ from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from agentverl.errors import RunFolderError
 from agentverl.tracking.jsonl import read_metrics
@@ -31,9 +32,13 @@ def plot_curves(run_folder: Path, path: Path | None = None) -> Path:
     if reward is not None:
         label = "reward (training)" if _points(metrics, "critic/score/mean") else "loss (training)"
         axes.plot(*reward, color="tab:blue", alpha=0.35, linewidth=1)
-        axes.plot(reward[0], _smoothed(reward[1]), color="tab:blue", linewidth=2, label=label)
-    for name, points in held_out.items():
-        axes.plot(*points, marker="o", linewidth=2, label=f"held-out {name.removeprefix('val-core/')}")
+        marker = "o" if len(reward[0]) == 1 else None
+        axes.plot(reward[0], _smoothed(reward[1]), color="tab:blue", linewidth=2, marker=marker, label=label)
+    for index, (name, points) in enumerate(held_out.items(), 1):
+        label = f"held-out {name.removeprefix('val-core/')}"
+        axes.plot(*points, color=f"C{index}", marker="o", linewidth=2, label=label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.get_major_formatter().set_useOffset(False)
     axes.set_xlabel("step")
     axes.set_title(run_folder.name)
     axes.grid(alpha=0.3)

@@ -80,7 +80,9 @@ def _heading(output: Mapping[str, Any], count: int, advantage: Any) -> Text:
     if isinstance(advantage, int | float):
         facts.append(f"advantage {advantage:+.3f}")
     elif advantage:
-        facts.append(f"advantages {min(advantage):+.3f} to {max(advantage):+.3f}")
+        trained = [value for value, mask in zip(advantage, output["response_mask"], strict=False) if mask] or [0.0]
+        low, high = f"{min(trained):+.3f}", f"{max(trained):+.3f}"
+        facts.append(f"advantage {low}" if low == high else f"advantages {low} to {high}")
     if not output.get("trainable", True):
         facts.append("not trained")
     return Text(" \N{MIDDLE DOT} ".join(facts), style="dim")

@@ -105,6 +105,7 @@ def test_a_run_without_trajectories_says_so(tmp_path: Path) -> None:
 def test_tokens_stand_in_the_colours_of_their_probability(printed: Any) -> None:
     console, text = printed
     console.print(rendering.trajectory(record().as_read(), decode=decode, tokens=True, advantages=[[0.5] * 7]))
+    assert "advantage +0.500" in text()
     assert "What is 2+2?" in text()
     assert "assistant  calls calculator" in text()
     assert "length" in text()
