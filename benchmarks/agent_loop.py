@@ -2,9 +2,9 @@
 
 Usage: python benchmarks/agent_loop.py [--rounds 5]
 
-256 samples of 3 turns against a server that answers at once: two calls of a tool, then an answer, from the prompt to
-the batch. Both sides are processes on one thread that work in turns; a case is the ratio of the medians. verl is installed,
-without its dependencies, in a virtual environment of its own the first time (.venvs/verl).
+8 samples of each of 32 prompts, 3 turns each, against a server that answers at once: two calls of a tool, then an
+answer, from the prompt to the batch. Both sides are processes on one thread that work in turns; a case is the ratio of
+the medians. The first time, verl is installed without its dependencies in a virtual environment of its own (.venvs/verl).
 """
 
 import argparse

@@ -103,10 +103,11 @@ class CallRunner:
 
 
 async def _call(tool: BoundTool, arguments: dict[str, Any], deadline: Deadline) -> ToolResponse:
-    if deadline.at is None:
-        return await tool.call(arguments)
+    remaining = deadline.remaining_seconds
+    if remaining is None or (tool.timeout_seconds is not None and tool.timeout_seconds < remaining):
+        return await tool.call(arguments)  # the tool's own time is up first
     try:
-        async with asyncio.timeout(deadline.remaining_seconds):
+        async with asyncio.timeout(remaining):
             return await tool.call(arguments)
     except TimeoutError:
         return ToolResponse(text="error: the call did not end before the deadline of the episode", error="timeout")

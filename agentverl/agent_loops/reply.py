@@ -28,7 +28,7 @@ def read_reply(context: AgentContext, output: TokenOutput, stop_token_ids: Colle
     """The reply that a server's tokens hold; the token that ended the turn is no part of its text."""
     ids = output.token_ids
     end = len(ids) - 1 if ids and ids[-1] in stop_token_ids else len(ids)
-    text = context.tokenizer.decode(ids[:end], skip_special_tokens=False)
+    text = context.decode(ids[:end])
     reason = "stop" if output.stop_reason == "completed" else output.stop_reason
     parsed = context.parser.parse(text, cut=reason != "stop")
     for number, call in enumerate(parsed.tool_calls):

@@ -56,8 +56,9 @@ class Attempt:
             if await self._open() and await self._play(loop) and self._is_true():
                 await Scoring(self._workshop.parts, self._settings).score(self._stage, self._result)
         finally:
-            seconds = self._settings.seconds(self._settings.close_timeout_seconds)
-            await asyncio.shield(asyncio.ensure_future(self._stage.close(seconds)))
+            if self._stage.needs_closing:
+                seconds = self._settings.seconds(self._settings.close_timeout_seconds)
+                await asyncio.shield(asyncio.ensure_future(self._stage.close(seconds)))
         if self._result.failure is not None:
             self._result.termination = self._result.failure.termination
             self._result.score = None
@@ -90,6 +91,7 @@ class Attempt:
             parser=parts.parser,
             limits=self._settings.limits,
             cutter=self._workshop.cutter,
+            prompts=self._workshop.prompts,
             tools=stage.tools,
             environment=environment,
             world=environment if environment is not None and environment.steps() else None,

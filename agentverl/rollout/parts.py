@@ -6,6 +6,7 @@ from typing import Any
 
 from agentverl.agent_loops.cutting import TokenCutter
 from agentverl.agent_loops.loading import AgentLoops
+from agentverl.agent_loops.prompt_cache import PromptCache
 from agentverl.agent_loops.protocols import ReplyParser, Template
 from agentverl.rewards.base import RewardManager
 from agentverl.rollout.runner_settings import RunnerSettings
@@ -35,3 +36,4 @@ class Workshop:
     parts: EpisodeParts
     worlds: Worlds
     cutter: TokenCutter
+    prompts: PromptCache

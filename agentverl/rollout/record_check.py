@@ -21,16 +21,20 @@ def mismatch(outputs: Sequence[AgentLoopOutput], record: Sequence[Sampled]) -> s
     return None
 
 
-def _runs(mask: Sequence[int]) -> list[tuple[int, int]]:
-    """[start, stop) of each run of ones."""
-    runs, start = [], None
-    for position, bit in enumerate(mask):
-        if bit and start is None:
-            start = position
-        elif not bit and start is not None:
-            runs.append((start, position))
-            start = None
-    return runs if start is None else [*runs, (start, len(mask))]
+def _runs(mask: list[int]) -> list[tuple[int, int]]:
+    """[start, stop) of each run of ones; `index` searches at the speed of C."""
+    runs: list[tuple[int, int]] = []
+    stop = 0
+    while True:
+        try:
+            start = mask.index(1, stop)
+        except ValueError:
+            return runs
+        try:
+            stop = mask.index(0, start)
+        except ValueError:
+            return [*runs, (start, len(mask))]
+        runs.append((start, stop))
 
 
 def _explain_run(output: AgentLoopOutput, start: int, stop: int, unused: list[Sampled]) -> str | None:

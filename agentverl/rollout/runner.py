@@ -6,6 +6,7 @@ import random
 import time
 
 from agentverl.agent_loops.cutting import TokenCutter
+from agentverl.agent_loops.prompt_cache import PromptCache
 from agentverl.errors import BoundaryError
 from agentverl.rollout.attempt import Attempt
 from agentverl.rollout.client import Gate
@@ -27,7 +28,8 @@ class EpisodeRunner:
         self.settings = settings
         self.parts = parts
         self.worlds = Worlds(settings.environment, settings.environment_kwargs)
-        self._workshop = Workshop(settings, parts, self.worlds, TokenCutter(parts.template.tokenizer))
+        cutter, prompts = TokenCutter(parts.template.tokenizer), PromptCache(parts.template)
+        self._workshop = Workshop(settings, parts, self.worlds, cutter, prompts)
 
     async def setup(self) -> None:
         """Make what tools share; environments are set up when the first row needs them."""

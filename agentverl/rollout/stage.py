@@ -10,7 +10,7 @@ from agentverl.deadlines import Deadline, OutOfTimeError, bounded
 from agentverl.environments.base import Environment, EnvironmentContext, Observation
 from agentverl.environments.loading import EnvironmentSpec, reset
 from agentverl.messages import Message
-from agentverl.tools.base import ToolContext
+from agentverl.tools.base import Tool, ToolContext
 from agentverl.tools.bound import BoundTool
 from agentverl.tools.toolset import Toolset, close_all
 
@@ -104,6 +104,13 @@ class Stage:
         """Let the environment see the conversation as it ended."""
         if self.environment is not None:
             self.environment.context.messages = messages
+
+    @property
+    def needs_closing(self) -> bool:
+        """Whether the environment or one of the tools defines `close`."""
+        if self.environment is not None and type(self.environment).close is not Environment.close:
+            return True
+        return any(type(bound.tool).close is not Tool.close for bound in self._opened.values())
 
     async def close(self, seconds: float | None) -> None:
         """Close everything; what fails or takes longer than `seconds` is logged and left behind."""

@@ -4,9 +4,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-SAMPLES, TURNS = 256, 3
+TURNS = 3
+SAMPLES = 256
 PROMPT_LENGTH = RESPONSE_LENGTH = 512
-QUESTION = [{"role": "user", "content": "What is 2 + 3? Call the tool twice, then answer in a sentence."}]
+PROMPTS, SAMPLES_PER_PROMPT = 32, 8
+TASK = "What is 2 + 3? Call the tool twice, then answer in a sentence. This is question"
+QUESTIONS = [[{"role": "user", "content": f"{TASK} {number}."}] for number in range(PROMPTS)]
 TOOL_FILE = Path(__file__).with_name("agent_tool.py")
 
 

@@ -4,7 +4,17 @@ import sys
 import time
 from typing import Any
 
-from agent_script import QUESTION, RESPONSE_LENGTH, SAMPLES, TOOL_FILE, TURNS, Turns, script
+from agent_script import (
+    PROMPTS,
+    QUESTIONS,
+    RESPONSE_LENGTH,
+    SAMPLES,
+    SAMPLES_PER_PROMPT,
+    TOOL_FILE,
+    TURNS,
+    Turns,
+    script,
+)
 from turns import serve
 
 from agentverl.agent_loops.limits import ChatLimits
@@ -51,13 +61,14 @@ parts = EpisodeParts(
 limits = ChatLimits(max_response_length=RESPONSE_LENGTH)
 runner = EpisodeRunner(RunnerSettings(limits=limits, default_agent_loop="tool_agent"), parts)
 settings = RolloutsSettings(sampling_params={"temperature": 1.0}, max_concurrent_trajectories=SAMPLES)
+rows = [{"uid": f"0-{number}", "raw_prompt": question} for number, question in enumerate(QUESTIONS)]
 rollouts = Rollouts(runner, LeastLoadedRouter([Server()]), settings)
 
 
 def turn() -> dict[str, Any]:
     started = time.process_time()
-    rollouts.submit([{"uid": "0", "raw_prompt": QUESTION}], SAMPLES)
-    batch = assemble(rollouts.next_groups(1))
+    rollouts.submit(rows, SAMPLES_PER_PROMPT)
+    batch = assemble(rollouts.next_groups(PROMPTS))
     seconds = time.process_time() - started
     per_sample = int(batch.batch["response_mask"][0].sum())
     assert len(batch) == SAMPLES

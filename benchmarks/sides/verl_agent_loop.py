@@ -8,7 +8,18 @@ from typing import Any
 
 import numpy as np
 import verl
-from agent_script import PROMPT_LENGTH, QUESTION, RESPONSE_LENGTH, SAMPLES, TOOL_FILE, TURNS, Turns, script
+from agent_script import (
+    PROMPT_LENGTH,
+    PROMPTS,
+    QUESTIONS,
+    RESPONSE_LENGTH,
+    SAMPLES,
+    SAMPLES_PER_PROMPT,
+    TOOL_FILE,
+    TURNS,
+    Turns,
+    script,
+)
 from hydra import compose, initialize_config_dir
 from turns import serve
 from verl import DataProto
@@ -47,16 +58,16 @@ worker = AgentLoopWorker(config, server, None, None)
 server.replies = script(worker.tokenizer)
 
 
-def objects(value: Any) -> np.ndarray:
+def objects(values: list[Any]) -> np.ndarray:
     column = np.empty(SAMPLES, dtype=object)
     for row in range(SAMPLES):
-        column[row] = value
+        column[row] = values[row // SAMPLES_PER_PROMPT]
     return column
 
 
 def turn() -> dict[str, Any]:
     batch = DataProto.from_dict(
-        tensors={}, non_tensors={"raw_prompt": objects(QUESTION), "agent_name": objects("tool_agent")}
+        tensors={}, non_tensors={"raw_prompt": objects(QUESTIONS), "agent_name": objects(["tool_agent"] * PROMPTS)}
     )
     started = time.process_time()
     output = asyncio.run(worker.generate_sequences(batch))
