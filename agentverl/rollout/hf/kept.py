@@ -1,6 +1,7 @@
 """KV caches of open trajectories between their requests, the least recently used dropped first."""
 
 from collections import OrderedDict, defaultdict
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,8 +34,8 @@ class KeptCaches:
         self.memory_bytes = 0
 
     @property
-    def open_leases(self) -> frozenset[str]:
-        return frozenset(self._open)
+    def open_leases(self) -> AbstractSet[str]:
+        return self._open
 
     def __len__(self) -> int:
         return len(self._by_age)

@@ -2,8 +2,9 @@
 
 import copy
 import inspect
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ class ServedModel:
     dtype: torch.dtype
     device: torch.device
     cache_argument: str
+    spare: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Memory of the weights before these, where the next set is copied to: fresh pages cost more than the copy."""
 
     def forward(self, step: Step, pool: KVPool) -> torch.Tensor:
         """Logits (S, V; float32) of the rows that the step samples; the pool then holds the step's keys and values."""
@@ -63,6 +66,8 @@ class ServedModel:
         return {name: buffer for name, buffer in self.model.named_buffers() if name in saved}
 
     def to(self, device: torch.device | str) -> None:
+        """Move the weights; spare memory is given back."""
+        self.spare.clear()
         self.model.to(device)
 
 
@@ -80,17 +85,39 @@ def load(model: str | Path | PreTrainedConfig, settings: HFSettings, eos_token_i
     dtype, device = getattr(torch, settings.dtype), torch.device(settings.device)
     loaded = _load(model, config, settings, dtype).to(device).eval().requires_grad_(False)
     name = "cache" if "cache" in inspect.signature(loaded.forward).parameters else "past_key_values"
-    text_config = config.get_text_config(decoder=True)
+    with refusing(config.model_type):
+        layers = _probe(loaded, name, device)
     return ServedModel(
         model=loaded,
-        layers=_probe(loaded, name, device),
+        layers=layers,
         vocabulary=loaded.get_input_embeddings().num_embeddings,
-        max_positions=int(getattr(text_config, "max_position_embeddings", 0) or 2**31),
+        max_positions=_max_positions(config),
         eos_token_ids=tuple(sorted({*eos_token_ids, *_eos(loaded.generation_config, config)})),
         dtype=dtype,
         device=device,
         cache_argument=name,
     )
+
+
+@contextmanager
+def refusing(model_type: str) -> Iterator[None]:
+    """What a model's code raises within it means that the model cannot be served."""
+    try:
+        yield
+    except BadInputError:
+        raise
+    except Exception as error:  # a model's code may raise anything when it is not run as its author expected
+        raise BadInputError(f"the hf server cannot serve {model_type}: {type(error).__name__}: {error}") from error
+
+
+def _max_positions(config: PreTrainedConfig) -> int:
+    text_config = config.get_text_config(decoder=True)
+    positions = int(getattr(text_config, "max_position_embeddings", 0) or 2**31)
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        # Beyond it the frequencies depend on the longest sequence of a batch, so answers would depend on their company.
+        positions = min(positions, int(rope.get("original_max_position_embeddings", positions)))
+    return positions
 
 
 def _config(model: str | Path | PreTrainedConfig, settings: HFSettings) -> PreTrainedConfig:

@@ -2,6 +2,7 @@
 
 import bisect
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from operator import attrgetter
 
 from agentverl.rollout.hf.requests import Request
@@ -23,7 +24,7 @@ class WaitingQueue:
         """Return a request that already had its turn."""
         self.push(request)
 
-    def ready(self, leases: frozenset[str], running: int) -> list[Request]:
+    def ready(self, leases: AbstractSet[str], running: int) -> list[Request]:
         """The requests that may run now, the next one first."""
         return self._waiting
 
@@ -54,7 +55,7 @@ class RoundQueue(WaitingQueue):
     def push_back(self, request: Request) -> None:
         bisect.insort(self._round, request, key=attrgetter("rank"))
 
-    def ready(self, leases: frozenset[str], running: int) -> list[Request]:
+    def ready(self, leases: AbstractSet[str], running: int) -> list[Request]:
         if not self._round and not running and self._waiting:
             waiting = {request.request_id for request in self._waiting}
             if leases <= waiting:

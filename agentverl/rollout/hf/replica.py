@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from agentverl.errors import BadInputError, InfrastructureError
 from agentverl.rollout.hf.checking import check
 from agentverl.rollout.hf.engine import Engine, kv_bytes_for
-from agentverl.rollout.hf.model import load
+from agentverl.rollout.hf.model import load, refusing
 from agentverl.rollout.hf.requests import Ids, Request, model_failure
 from agentverl.rollout.hf.server import Server
 from agentverl.rollout.hf.settings import HFSettings
@@ -56,7 +56,8 @@ class HFReplica(RolloutReplica):
         self._tokenizer = copy.deepcopy(tokenizer)
         end = getattr(tokenizer, "eos_token_id", None)
         self._model = load(model, settings, () if end is None else (end,))
-        check(self._model)
+        with refusing(self._model.model.config.model_type):
+            check(self._model)
         self.max_model_len = self._limit()
         version = weight_version if settings.load_weights else -1
         self._engine = Engine(self._model, settings, self._kv_memory_bytes(), version)

@@ -34,7 +34,8 @@ async def stage(model: ServedModel, weights: Iterable[tuple[str, torch.Tensor]])
                 f"new weights hold {name!r} of shape {tuple(tensor.shape)}, expected {tuple(target.shape)}; "
                 "the old ones keep serving"
             )
-        staged[name] = torch.empty_like(target.data).copy_(tensor.detach())
+        spare = model.spare.pop(name, None)
+        staged[name] = (torch.empty_like(target.data) if spare is None else spare).copy_(tensor.detach())
         copied += staged[name].nbytes
         if copied >= _YIELD_BYTES:
             copied = 0
@@ -59,5 +60,7 @@ def apply(model: ServedModel, staged: dict[str, torch.Tensor]) -> None:
     """Put a staged set in place; it must not be used afterwards."""
     targets = {**model.buffers(), **model.parameters()}
     for name, tensor in staged.items():
+        old = targets[name].data
         # The model may have left its device, or come back to it, since the tensor was copied.
-        targets[name].data = tensor.to(targets[name].device)
+        targets[name].data = tensor.to(old.device)
+        model.spare[name] = old

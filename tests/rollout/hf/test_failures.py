@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import MambaConfig, T5Config
+from transformers import BloomConfig, MambaConfig, T5Config
 
 from agentverl.errors import BadInputError, InfrastructureError, ModelFolderError
 from agentverl.rollout.hf.replica import HFReplica
@@ -97,11 +97,15 @@ async def test_stop_strings_without_a_tokenizer_and_images_are_refused(qwen2: Re
 
 
 @pytest.mark.parametrize(
-    ("config", "message"), [(MambaConfig(), "mamba"), (T5Config(), "t5")], ids=["no attention", "an encoder"]
+    ("config", "message"),
+    [
+        (MambaConfig(num_hidden_layers=1), "mamba"),
+        (T5Config(num_layers=1, d_model=16, d_ff=16, vocab_size=16), "t5: it has an encoder"),
+        (BloomConfig(n_layer=1, hidden_size=16, n_head=2, vocab_size=16), "bloom"),
+    ],
+    ids=["no attention", "an encoder", "a mask of its own"],
 )
 def test_architectures_that_cannot_be_served_are_refused(config: Any, message: str) -> None:
-    config.num_layers = config.num_hidden_layers = 1
-    config.hidden_size = config.intermediate_size = config.vocab_size = 16
     with pytest.raises(BadInputError, match=message):
         HFReplica(config)
 
