@@ -38,7 +38,7 @@ def plot_curves(run_folder: Path, path: Path | None = None) -> Path:
         label = f"held-out {name.removeprefix('val-core/')}"
         axes.plot(*points, color=f"C{index}", marker="o", linewidth=2, label=label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.get_major_formatter().set_useOffset(False)
+    axes.ticklabel_format(axis="y", useOffset=False)
     axes.set_xlabel("step")
     axes.set_title(run_folder.name)
     axes.grid(alpha=0.3)
@@ -61,7 +61,7 @@ def _points(metrics: Mapping[int, Mapping[str, float]], name: str) -> Points | N
     return ([step for step, _ in found], [value for _, value in found]) if found else None
 
 
-def _smoothed(values: list[float], weight: float = 0.8) -> list[float]:
+def _smoothed(values: list[float], weight: float = 0.6) -> list[float]:
     """An exponential mean without the bias of its start."""
     smoothed, mean, mass = [], 0.0, 0.0
     for value in values:
