@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentverl import plugins
+from agentverl import blocking, plugins
 from agentverl.checkpoint_engine.base import CheckpointEngine
 from agentverl.data.model_folder import resolve_model_path
 from agentverl.engines.base import BaseEngine
@@ -134,7 +134,8 @@ class ActorRolloutRefWorker(Worker):
             load_weights=not self.run.needs_actor,
         )
         self._checkpoint_engine = plugins.find("checkpoint_engines", rollout.checkpoint_engine.backend)()
-        self._replica = make_replica(rollout.name, spec)
+        # Loading a model takes seconds, which the loop must not miss.
+        self._replica = await blocking.call(make_replica, rollout.name, spec)
         await self._replica.init_hybrid(self)
 
     @register(dispatch_mode=Dispatch.RANK_ZERO)
