@@ -4,7 +4,7 @@ Usage: python benchmarks/agent_loop.py [--rounds 5]
 
 8 samples of each of 32 prompts, 3 turns each, against a server that answers at once: two calls of a tool, then an
 answer, from the prompt to the batch. Both sides are processes on one thread that work in turns; a case is the ratio of
-the medians. The first time, verl is installed without its dependencies in a virtual environment of its own (.venvs/verl).
+the medians. The first time, verl is installed without its dependencies in an environment of its own (.venvs/verl).
 """
 
 import argparse

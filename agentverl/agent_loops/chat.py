@@ -232,7 +232,7 @@ class Chat:
             "logprobs": True,
             **self._sampling_params,
             "max_tokens": max_tokens,
-            "stop_token_ids": self._stop_token_ids,
+            "stop_token_ids": () if self._sampling_params.get("ignore_eos") else self._stop_token_ids,
             "seed": self._context.seed(self._unique_role, self._turns),
         }
         if stop:

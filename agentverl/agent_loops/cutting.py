@@ -29,12 +29,20 @@ class TokenCutter:
         if len(text) <= limit and len(text.encode("utf-8", "replace")) <= limit:
             return text  # a token holds at least one byte
         head, tail = self._ends(text, limit)
+        starts = self._starts(head)
         if not tail:
-            starts = self._starts(head)
             if len(starts) <= limit:
                 return text
-            return self._assemble(head, starts, head, starts, self._room(limit), side)
-        return self._assemble(head, self._starts(head), tail, self._starts(tail), self._room(limit), side)
+            tail = head
+        ends = (head, starts), (tail, starts if tail is head else self._starts(tail))
+        keep, marker = self._room(limit)
+        while keep > 0:
+            cut = _assemble(*ends, keep, marker, side)
+            excess = self.count(cut) - limit
+            if excess <= 0:
+                return cut
+            keep -= excess  # what was cut apart is encoded in more tokens than it had
+        return ""
 
     def count(self, text: str) -> int:
         """How many tokens `text` has."""
@@ -49,17 +57,30 @@ class TokenCutter:
         marker = len(self._starts(MARKER))
         return (limit - marker, MARKER) if limit > 2 * marker else (limit, "")
 
-    @staticmethod
-    def _assemble(
-        head: str, head_starts: list[int], tail: str, tail_starts: list[int], room: tuple[int, str], side: Side
-    ) -> str:
-        keep, marker = room
-        before = {"left": 0, "right": keep, "middle": keep - keep // 2}[side]
-        after = keep - before
-        first = head[: head_starts[before]] if before < len(head_starts) else head
-        last = tail[tail_starts[-after] :] if 0 < after <= len(tail_starts) else (tail if after else "")
-        return first + marker + last
-
     def _starts(self, text: str) -> list[int]:
         """The index of the first character of each token of `text`."""
         return [start for start, _ in self._plain.encode(text, add_special_tokens=False).offsets]
+
+
+_Encoded = tuple[str, list[int]]
+"""A text, and the index of the first character of each of its tokens."""
+
+
+def _assemble(head: _Encoded, tail: _Encoded, keep: int, marker: str, side: Side) -> str:
+    """The first tokens of `head`, the marker, and the last tokens of `tail`, `keep` of them together."""
+    before = {"left": 0, "right": keep, "middle": keep - keep // 2}[side]
+    text, starts = head
+    first = text[: starts[before]] if before < len(starts) else text
+    text, starts = tail
+    return first + marker + text[_start_of_last(starts, keep - before, len(text)) :]
+
+
+def _start_of_last(starts: list[int], count: int, end: int) -> int:
+    """Where the last `count` tokens begin; a character of which they hold a part only is left out."""
+    index = len(starts) - count
+    if count <= 0:
+        return end
+    if index <= 0:
+        return 0
+    torn = starts[index - 1] == starts[index]
+    return next((start for start in starts[index:] if start > starts[index]), end) if torn else starts[index]

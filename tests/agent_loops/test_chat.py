@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from agentverl.agent_loops.chat import Chat
+from agentverl.data.chat_template import ChatTemplate
 from agentverl.deadlines import Deadline
 from agentverl.errors import InfrastructureError, ToolError
 from agentverl.messages import Message, ToolResponse
@@ -364,10 +365,13 @@ async def test_sequences_share_the_budget_of_their_trajectory(scene: MakeScene) 
     assert critic.termination is Termination.RESPONSE_LENGTH
 
 
-async def test_fork_begins_a_sequence_without_the_reasoning_that_the_template_strips(scene: MakeScene) -> None:
+async def test_fork_begins_a_sequence_without_the_reasoning_that_the_template_strips(
+    scene: MakeScene, template: ChatTemplate
+) -> None:
     stage = scene(["<think>hmm</think>four", "five"], reasoning="fork")
-    stage.context.template = copy.copy(stage.context.template)
-    stage.context.template.strips_reasoning = True
+    stripping = copy.copy(template)
+    stripping.strips_reasoning = True
+    stage.context.template = stripping
     chat = start(stage)
     await chat.generate()
     await chat.observe({"role": "user", "content": "and 1 more?"})
@@ -386,9 +390,10 @@ async def test_a_chat_that_ended_answers_nothing_and_calls_nothing(scene: MakeSc
     (answer,) = await chat.call_tools(reply.tool_calls)
     assert answer.error == "ended"
     assert (await chat.generate()).finish_reason == "ended"
+    for _ in range(99):
+        await chat.generate()
     with pytest.raises(RuntimeError, match=r"check chat\.done"):
-        for _ in range(1000):
-            await chat.generate()
+        await chat.generate()
 
 
 async def test_two_replies_in_a_row_are_refused(scene: MakeScene) -> None:

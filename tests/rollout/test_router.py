@@ -1,0 +1,98 @@
+"""Leases: chosen once, counted, moved when a server fails, always given back."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from agentverl.data.chat_template import ChatTemplate
+from agentverl.errors import InfrastructureError
+from agentverl.rollout.client import Gate, TrajectoryClient
+from agentverl.rollout.replica import RolloutReplica
+from agentverl.rollout.router import LeastLoadedRouter
+from tests.rollout.fake_replica import FakeReplica
+
+PARAMS = {"seed": 1, "max_tokens": 3, "stop_token_ids": [258]}
+
+
+@pytest.fixture
+def replicas(template: ChatTemplate) -> list[FakeReplica]:
+    return [FakeReplica(template, lambda turn, chance: "hello") for _ in range(2)]
+
+
+@pytest.fixture
+def router(replicas: list[FakeReplica]) -> LeastLoadedRouter:
+    return LeastLoadedRouter([cast(RolloutReplica, replica) for replica in replicas])
+
+
+async def test_trajectories_go_where_the_fewest_are(router: LeastLoadedRouter, replicas: list[FakeReplica]) -> None:
+    leases = [await router.lease(str(number)) for number in range(4)]
+    assert [list(router.held).index(lease.replica) for lease in leases] == [0, 1, 0, 1]
+    await leases[1].close()
+    await leases[1].close()
+    assert (await router.lease("5")).replica is leases[1].replica
+    assert sorted(router.held.values()) == [2, 2]
+
+
+async def test_a_failed_server_is_left_for_another(router: LeastLoadedRouter, replicas: list[FakeReplica]) -> None:
+    lease = await router.lease("a")
+    await lease.renew()
+    assert lease.replica is router.replicas[1]
+    assert replicas[0].events == ["open a", "close a"]
+    router.remove(router.replicas[0])
+    await lease.renew()
+    assert lease.replica is router.replicas[0]
+    assert replicas[1].events == ["open a"]
+
+
+async def test_without_a_server_there_is_no_lease(router: LeastLoadedRouter) -> None:
+    for replica in router.replicas:
+        router.remove(replica)
+    with pytest.raises(InfrastructureError, match="no rollout server"):
+        await router.lease("a")
+    assert router.weight_version == -1
+
+
+async def test_sub_agents_are_leased_beside_their_parent(
+    router: LeastLoadedRouter, replicas: list[FakeReplica]
+) -> None:
+    lease = await router.lease("a")
+    client = TrajectoryClient(lease)
+    for _ in range(2):
+        await client.generate("a/critic", prompt_ids=[1], sampling_params=PARAMS)
+    await lease.close()
+    assert replicas[0].events[:2] == ["open a", "open a/critic"]
+    assert sorted(replicas[0].closed) == ["a", "a/critic"]
+
+
+async def test_in_rounds_they_share_the_lease_of_the_trajectory(
+    router: LeastLoadedRouter, replicas: list[FakeReplica]
+) -> None:
+    client = TrajectoryClient(await router.lease("a"), one_request_at_a_time=True)
+    await client.generate("a/critic", prompt_ids=[1], sampling_params=PARAMS)
+    assert set(replicas[0].requests) == {"a"}
+
+
+async def test_a_server_that_does_not_answer_is_an_infrastructure_failure(
+    router: LeastLoadedRouter, replicas: list[FakeReplica]
+) -> None:
+    replicas[0].delay_seconds = 30.0
+    client = TrajectoryClient(await router.lease("a"), timeout_seconds=0.01)
+    with pytest.raises(InfrastructureError, match=r"no answer within 0\.01 seconds"):
+        await client.generate("a", prompt_ids=[1], sampling_params=PARAMS)
+    assert replicas[0].aborted == ["a"]
+    assert client.record == []
+
+
+async def test_waiting_at_the_gate_counts_for_no_deadline(router: LeastLoadedRouter) -> None:
+    gate = Gate()
+    queued: list[float] = []
+    gate.close()
+    client = TrajectoryClient(await router.lease("a"), gate=gate, on_queued=queued.append)
+    task = asyncio.ensure_future(client.generate("a", prompt_ids=[1], sampling_params=PARAMS))
+    await asyncio.sleep(0.02)
+    assert not task.done()
+    gate.open()
+    await task
+    assert queued
+    assert 0.01 < queued[0] < 5
