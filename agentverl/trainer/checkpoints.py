@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from agentverl.errors import RunFolderError
+
 _COMPLETE = re.compile(r"global_step_(\d+)")
 _UNFINISHED_SUFFIX = ".unfinished"
 
@@ -35,14 +37,15 @@ class CheckpointFolder:
         unfinished.mkdir(parents=True)
         write(unfinished)
         _sync(unfinished)
-        if final.exists():
-            shutil.rmtree(final)
+        replaced = self._out_of_the_way(final) if final.exists() else None
         unfinished.rename(final)
         _sync_folder(self.path)
+        if replaced is not None:
+            shutil.rmtree(replaced)
         return final
 
     def remove_unfinished(self) -> None:
-        """Remove what a killed save left behind."""
+        """Remove what a killed save or removal left behind."""
         for entry in self.path.glob(f"*{_UNFINISHED_SUFFIX}"):
             shutil.rmtree(entry)
 
@@ -51,7 +54,31 @@ class CheckpointFolder:
         if count is None:
             return
         for step in self.steps()[:-count]:
-            shutil.rmtree(self.of(step))
+            shutil.rmtree(self._out_of_the_way(self.of(step)))
+
+    def set_aside_after(self, checkpoint: Path) -> int:
+        """Rename the checkpoints after this one to `global_step_N.superseded`; returns its step.
+
+        Raises:
+            RunFolderError: it is not one of these checkpoints.
+        """
+        match = _COMPLETE.fullmatch(checkpoint.name)
+        if match is None or int(match.group(1)) not in self.steps():
+            names = ", ".join(self.of(step).name for step in self.steps()) or "none"
+            raise RunFolderError(f"{checkpoint} is no complete checkpoint; expected one of those beside it: {names}")
+        kept = int(match.group(1))
+        for later in [self.of(step) for step in self.steps() if step > kept]:
+            aside = later.with_name(f"{later.name}.superseded")
+            shutil.rmtree(aside, ignore_errors=True)
+            later.rename(aside)
+        return kept
+
+    def _out_of_the_way(self, complete: Path) -> Path:
+        """Take a checkpoint's name away at once, before its files go one by one."""
+        removed = complete.with_name(f"{complete.name}.removed{_UNFINISHED_SUFFIX}")
+        shutil.rmtree(removed, ignore_errors=True)
+        complete.rename(removed)
+        return removed
 
 
 def _sync(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """PPOTrainer: the one loop. Roll out, score, credit, update, synchronise, validate, save."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -57,12 +58,9 @@ class PPOTrainer:
             try:
                 self.begin()
                 while self.state.step < self.total_steps and not self.settings.trainer.val_only:
-                    self.train_step()
                     if interruption.requested:
-                        self._save()
-                        raise RequeueError(
-                            f"ended by SIGTERM after step {self.state.step}, which is saved in {self.run.path}"
-                        )
+                        self._requeue()
+                    self.train_step()
                 return self._finish()
             finally:
                 self.end()
@@ -87,10 +85,12 @@ class PPOTrainer:
         )
         self._update = PolicyUpdate(settings, self.session.workers)
         self._schedule = SynchronousSchedule(self.session.rollouts, self.loader, settings.actor_rollout_ref.rollout.n)
-        self._resume()
+        unlogged = self._resume()
         self.session.open_tracking(total_steps=self.total_steps, first_step=self.state.step)
         if not self.state.validations and (trainer.val_before_train or trainer.val_only):
-            self.session.tracking.log(self._validate(), step=self.state.step)
+            unlogged |= self._validate()
+        if unlogged:
+            self.session.tracking.log(unlogged, step=self.state.step)
 
     def train_step(self) -> dict[str, float]:
         """One step: a batch of prompts rolled out and learnt from; returns its metrics."""
@@ -110,11 +110,12 @@ class PPOTrainer:
             if self._due(settings.trainer.test_freq):
                 with watch.phase("testing"):
                     metrics |= self._validate()
+            metrics |= data_metrics(batch, max_prompt_length=settings.data.max_prompt_length)
+            metrics |= rollout_difference_metrics(batch) | _group_metrics(groups)
+            self.state.metrics = dict(metrics)
             if self._due(settings.trainer.save_freq):
                 with watch.phase("save_checkpoint"):
                     self._save()
-        metrics |= data_metrics(batch, max_prompt_length=settings.data.max_prompt_length)
-        metrics |= rollout_difference_metrics(batch) | _group_metrics(groups)
         metrics |= watch.metrics(
             total_tokens=sum(len(batch.batch.ragged(name).values) for name in ("prompts", "responses")),
             response_tokens=len(batch.batch.ragged("responses").values),
@@ -133,7 +134,14 @@ class PPOTrainer:
         last = self.state.step == self.total_steps
         return last or (frequency > 0 and self.state.step % frequency == 0)
 
-    def _resume(self) -> None:
+    def _requeue(self) -> None:
+        step = self.state.step
+        if step not in self.run.checkpoints.steps():
+            self._save()
+        raise RequeueError(f"ended by SIGTERM after step {step}, which is saved in {self.run.path}; start it again")
+
+    def _resume(self) -> dict[str, float]:
+        """Take up the last checkpoint; returns the metrics of its step where a kill came before they were logged."""
         step = self.run.resumed_step
         if step is not None:
             folder = self.run.checkpoints.of(step)
@@ -142,10 +150,14 @@ class PPOTrainer:
             self.loader.load_state_dict(self.state.loader)
             if self.state.kl_coefficient is not None:
                 self._update.kl_controller.value = self.state.kl_coefficient
-        self.run.drop_metrics_after(self.state.step if self.state.validations or step is not None else -1)
-        self.session.journal.supersede(self.state.step)
+        # A run that was killed before its first checkpoint repeats its step 0 too, the first validation.
+        last = -1 if step is None else step
+        missing = self.run.drop_metrics_after(last)
+        self.session.journal.supersede(last)
+        self.session.step = self.state.step
         self.session.synchronise_weights(self.state.step)
         self.session.rollouts.load_state_dict(self.state.rollouts or {"groups": []})
+        return dict(self.state.metrics) if missing else {}
 
     def _validate(self) -> dict[str, float]:
         session, step = self.session, self.state.step
@@ -166,7 +178,7 @@ class PPOTrainer:
         state.loader = self.loader.state_dict()
         state.rollouts = session.rollouts.state_dict()
         state.kl_coefficient = self._update.kl_controller.value
-        saved = TrainerState(**{**_fields(state), "wall_seconds": self._wall_seconds()})
+        saved = replace(state, wall_seconds=self._wall_seconds())
 
         def write(folder: Any) -> None:
             (folder / "actor").mkdir()
@@ -190,10 +202,6 @@ class PPOTrainer:
         )
         self.run.write_summary(summary.as_dict())
         return summary
-
-
-def _fields(state: TrainerState) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in TrainerState.__dataclass_fields__}
 
 
 def _group_metrics(groups: list[Group]) -> dict[str, float]:

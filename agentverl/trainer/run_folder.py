@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-import orjson
-
 from agentverl.errors import RunFolderError
 from agentverl.settings.compose import differences, read_yaml, to_yaml
+from agentverl.settings.paths import resolve_path
 from agentverl.settings.root import Settings
 from agentverl.settings.sft import SFTSettings
+from agentverl.tracking.json_lines import read_json_lines
 from agentverl.trainer.checkpoints import CheckpointFolder
 
 LOWEST_FREE_BYTES = 64 * 1024**2
@@ -44,7 +44,7 @@ class RunFolder:
             RunFolderError: it cannot be written, is nearly full, is in use by another process, or holds an unfinished
                 run of another configuration.
         """
-        checkpoint = Path(resume_from) if resume_from else None
+        checkpoint = resolve_path(resume_from) if resume_from else None
         path = checkpoint.parent.parent if checkpoint else _choose(base, fresh=resume_mode == "disable")
         unfinished = (path / "config.yaml").is_file()
         if unfinished:
@@ -53,7 +53,7 @@ class RunFolder:
         run._prepare()
         run.checkpoints.remove_unfinished()
         if checkpoint is not None:
-            run.resumed_step = int(checkpoint.name.removeprefix("global_step_"))
+            run._roll_back_to(checkpoint)
         elif unfinished:
             run.resumed_step = max(run.checkpoints.steps(), default=None)
         write_text(path / "config.yaml", to_yaml(settings))
@@ -94,24 +94,28 @@ class RunFolder:
                 "trainer.experiment_name=..."
             ) from error
 
+    def _roll_back_to(self, checkpoint: Path) -> None:
+        """Go on from an earlier checkpoint; what came after it no longer belongs to the run, nor is that finished."""
+        self.resumed_step = self.checkpoints.set_aside_after(checkpoint)
+        (self.path / "summary.json").unlink(missing_ok=True)
+
     def close(self) -> None:
         """Give the lock back."""
         if self._lock is not None:
             self._lock.close()
 
-    def drop_metrics_after(self, step: int) -> None:
-        """Leave out of `metrics.jsonl` the steps that will be repeated, and a last line that a kill cut short."""
+    def drop_metrics_after(self, step: int) -> bool:
+        """Leave out of `metrics.jsonl` the steps that will be repeated, and a last line that a kill cut short.
+
+        True if the file is there and lacks a line of `step` itself.
+        """
         path = self.path / "metrics.jsonl"
         if not path.is_file():
-            return
-        kept = []
-        for line in path.read_bytes().splitlines():
-            try:
-                if orjson.loads(line)["step"] <= step:
-                    kept.append(line)
-            except (orjson.JSONDecodeError, KeyError):
-                continue
-        write_text(path, "".join(f"{line.decode()}\n" for line in kept))
+            return False
+        kept = {number: record for number, record in read_json_lines(path) if record.get("step", step + 1) <= step}
+        lines = path.read_bytes().splitlines()
+        write_text(path, "".join(f"{lines[number].decode()}\n" for number in kept))
+        return all(record["step"] != step for record in kept.values())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json`; its presence says that the run is finished."""

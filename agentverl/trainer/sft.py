@@ -57,10 +57,9 @@ class SFTTrainer:
             try:
                 self._begin()
                 while self.state.step < self.total_steps:
-                    self._step()
                     if interruption.requested:
-                        self._save()
-                        raise RequeueError(f"ended by SIGTERM after step {self.state.step}, saved in {self.run.path}")
+                        self._requeue()
+                    self._step()
                 return self._finish(memory)
             finally:
                 self._end()
@@ -81,7 +80,7 @@ class SFTTrainer:
         self.total_steps = trainer.total_training_steps or trainer.total_epochs * self._loader.steps_per_epoch
         self.workers = start_workers(trainer.launcher, WorkerClass(SFTWorker, (settings, self.total_steps)))
         self.workers.init_model()
-        self._resume()
+        unlogged = self._resume()
         info = RunInfo(
             folder=self.run.path,
             project_name=trainer.project_name,
@@ -92,6 +91,8 @@ class SFTTrainer:
             debug=trainer.debug,
         )
         self.tracking = Tracking(trainer.logger, info)
+        if unlogged:
+            self.tracking.log(unlogged, step=self.state.step)
 
     def _dataset(self, files: Sequence[str], max_samples: int, template: Any) -> SFTDataset:
         rows = [row for rows in read_rows([resolve_path(file) for file in files]) for row in rows]
@@ -105,14 +106,22 @@ class SFTTrainer:
             tools_key=data.tools_key,
         )
 
-    def _resume(self) -> None:
+    def _requeue(self) -> None:
+        step = self.state.step
+        if step not in self.run.checkpoints.steps():
+            self._save()
+        raise RequeueError(f"ended by SIGTERM after step {step}, which is saved in {self.run.path}; start it again")
+
+    def _resume(self) -> dict[str, float]:
+        """Take up the last checkpoint; returns the metrics of its step where a kill came before they were logged."""
         step = self.run.resumed_step
         if step is not None:
             folder = self.run.checkpoints.of(step)
             self.state = TrainerState.load(folder)
             self.workers.load_checkpoint(folder / "actor")
             self._loader.load_state_dict(self.state.loader)
-        self.run.drop_metrics_after(self.state.step)
+        missing = self.run.drop_metrics_after(self.state.step)
+        return dict(self.state.metrics) if missing else {}
 
     def _step(self) -> None:
         watch, trainer = Stopwatch(), self.settings.trainer
@@ -122,11 +131,12 @@ class SFTTrainer:
             self.state.step += 1
             if self._due(trainer.test_freq):
                 metrics |= self._held_out_loss()
+            metrics["training/epoch"] = self._loader.epoch
+            self.state.metrics = dict(metrics)
             if self._due(trainer.save_freq):
                 self._save()
         tokens = sum(len(batch.batch.ragged(name).values) for name in ("prompts", "responses"))
         metrics |= watch.metrics(total_tokens=tokens, response_tokens=0)
-        metrics["training/epoch"] = self._loader.epoch
         self.tracking.log(metrics, step=self.state.step)
 
     def _held_out_loss(self) -> dict[str, float]:

@@ -21,6 +21,8 @@ class TrainerState:
     rollouts: dict[str, Any] = field(default_factory=dict)
     kl_coefficient: float | None = None
     validations: list[ValidationPoint] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Of the last step; a kill may come after the checkpoint and before they are logged."""
     wall_seconds: float = 0.0
     """Of the processes before this one."""
 
