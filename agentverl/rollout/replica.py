@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from agentverl.errors import BadInputError
+from agentverl.rollout.replica_spec import ReplicaSpec
 from agentverl.trajectory import TokenOutput
 
 
@@ -118,6 +119,15 @@ class RolloutReplica(ABC):
     the two ends of that trajectory's lease, between which the server may keep its KV cache. Once `init_*` was called,
     `shutdown` must be, and everything pending then fails.
     """
+
+    @classmethod
+    @abstractmethod
+    def from_spec(cls, spec: ReplicaSpec) -> "RolloutReplica":
+        """The server that a configuration describes; it does not serve yet.
+
+        Raises:
+            BadInputError: the model or the limits cannot be served.
+        """
 
     @abstractmethod
     async def init_standalone(self) -> None:

@@ -1,5 +1,6 @@
 """The server's core, without threads or event loops: requests in, steps, answers out."""
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -195,6 +196,7 @@ class Engine:
         request.preempted += bool(self._rows.computed[row])
         request.close_span(len(request.ids), self.weight_version)
         self._take_out(row)
+        request.queued_since = time.monotonic()
         self._queue.push_back(request)
 
     def _fail(self, requests: Iterable[Request], message: str, cause: BaseException | None = None) -> None:
@@ -218,6 +220,7 @@ class Engine:
             snapshot, count = found
             self._pool.put(row, snapshot, count)
             self._rows.computed[row] = count
+        request.leave_queue()
         if request.cached is None:
             request.cached = int(self._rows.computed[row])
 

@@ -1,5 +1,6 @@
 """One request on the server: its tokens so far, its random numbers, and what it becomes at its end."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -41,6 +42,14 @@ class Request:
     cached: int | None = None
     """Prompt tokens taken from a kept cache; None until the request first runs."""
     preempted: int = 0
+    queued_since: float | None = field(default_factory=time.monotonic)
+    queued_seconds: float = 0.0
+
+    def leave_queue(self) -> None:
+        """Count the time since the request joined the queue."""
+        if self.queued_since is not None:
+            self.queued_seconds += time.monotonic() - self.queued_since
+            self.queued_since = None
 
     @property
     def rank(self) -> tuple[int, str, int]:
@@ -63,6 +72,7 @@ class Request:
 
     def output(self, stop_reason: str) -> TokenOutput:
         """The answer from `ids`, `log_probs` and `spans`."""
+        self.leave_queue()
         return TokenOutput(
             token_ids=self.ids[self.prompt_length :].tolist(),
             log_probs=self.log_probs.tolist() if self.params.logprobs else None,
@@ -70,6 +80,7 @@ class Request:
             weight_versions=list(self.spans),
             num_cached_tokens=self.cached or 0,
             num_preempted=self.preempted,
+            extra_fields={"queue_seconds": self.queued_seconds},
         )
 
 

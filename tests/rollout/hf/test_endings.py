@@ -131,6 +131,13 @@ async def test_cancelling_a_request_frees_its_row(qwen2: Reference, serve: Serve
     assert (await replica.health())["running"] == 0
 
 
+async def test_time_in_the_queue_is_told(qwen2: Reference, serve: Serve) -> None:
+    replica = await serve(qwen2, max_num_seqs=1)
+    how = {"ignore_eos": True, "max_tokens": 100}
+    first, second = await asyncio.gather(generate(replica, "a", [5], **how), generate(replica, "b", [5], **how))
+    assert 0 <= first.extra_fields["queue_seconds"] < second.extra_fields["queue_seconds"]
+
+
 async def test_pause_keeps_requests_where_they_are(qwen2: Reference, serve: Serve) -> None:
     replica = await serve(qwen2)
     expected = await generate(replica, "a", [5], ignore_eos=True, max_tokens=60, seed=0)

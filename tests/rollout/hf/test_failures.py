@@ -12,6 +12,7 @@ from transformers import BloomConfig, MambaConfig, T5Config
 from agentverl.errors import BadInputError, InfrastructureError, ModelFolderError
 from agentverl.rollout.hf.replica import HFReplica
 from agentverl.rollout.hf.settings import HFSettings
+from agentverl.rollout.replica_spec import ReplicaSpec
 from tests.rollout.hf.conftest import Serve
 from tests.rollout.hf.tiny_models import CONFIGS, Reference, generate
 
@@ -116,6 +117,11 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     CONFIGS["qwen2"].save_pretrained(tmp_path)
     with pytest.raises(ModelFolderError, match="does not load"):
         HFReplica(tmp_path)
+
+
+def test_settings_of_another_server_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="has no enforce_eager; expected some of .*kv_memory_bytes"):
+        HFReplica.from_spec(ReplicaSpec(model=tmp_path, tokenizer=None, engine_kwargs={"enforce_eager": True}))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Deterministic rounds: what runs together depends on the requests, not on when they arrive."""
 
 import asyncio
+import itertools
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ async def episodes(serve: Serve, reference: Reference, seed: int) -> tuple[dict[
         return outputs
 
     answers = await asyncio.gather(*map(one, names))
+    for output in itertools.chain(*answers):
+        assert output.extra_fields.pop("queue_seconds") >= 0
     return dict(zip(names, answers, strict=True)), (await replica.health())["steps"]
 
 

@@ -9,6 +9,7 @@ import torch
 from agentverl.errors import BadInputError, InfrastructureError
 from agentverl.rollout.hf.replica import HFReplica
 from agentverl.rollout.hf.settings import HFSettings
+from agentverl.rollout.replica_spec import ReplicaSpec
 from tests.rollout.hf.conftest import Serve
 from tests.rollout.hf.tiny_models import Reference, generate
 
@@ -107,7 +108,7 @@ async def test_an_empty_server_serves_after_its_first_weights(qwen2: Reference) 
 
 async def test_a_saved_model_folder_is_served_as_it_is(qwen2: Reference, tmp_path: Any) -> None:
     qwen2.model.save_pretrained(tmp_path)
-    replica = HFReplica(tmp_path)
+    replica = HFReplica.from_spec(ReplicaSpec(model=tmp_path, tokenizer=None, engine_kwargs={"kv_memory_bytes": 10**6}))
     await replica.init_colocated()
     output = await generate(replica, "a", QUESTION, seed=0, **HOW)
     await replica.shutdown()
