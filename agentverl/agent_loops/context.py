@@ -38,6 +38,8 @@ class AgentContext:
     sandbox: Any = None
     models: Mapping[str, Any] = field(default_factory=dict)
     gateway: Any = None
+    whole_config: Mapping[str, Any] | None = None
+    """For loops written for verl; no other plugin sees it."""
     trajectory_id: str = ""
     uid: str = ""
     sample: int = 0

@@ -29,6 +29,14 @@ class AgentLoopSpec:
         return self.loop_class(context, **self.settings)
 
 
+_registered: dict[str, type[AgentLoopBase]] = {}
+
+
+def register_loop(name: str, loop_class: type[AgentLoopBase]) -> None:
+    """Make a loop known by a name as a side effect of importing its module, as verl's `register` does."""
+    _registered[name] = loop_class
+
+
 class AgentLoops:
     """Finds agent loops by name: those of the YAML first, then whatever `plugins` finds.
 
@@ -52,6 +60,8 @@ class AgentLoops:
         Raises:
             PluginError: there is none; says which there are and which is nearest.
         """
+        if name in _registered and name not in self._specs:
+            self._specs[name] = AgentLoopSpec(name, _checked_class(_registered[name], f"agent loop {name!r}"))
         if name not in self._specs:
             try:
                 target = plugins.find("agent_loops", name)

@@ -39,6 +39,7 @@ class Attempt:
             timeout_seconds=self._settings.seconds(self._settings.generate_timeout_seconds),
             one_request_at_a_time=self._settings.deterministic,
             on_queued=self._extend,
+            defaults=self._raw_params,
         )
         seed = derive_seed(self._run_seed, episode.uid, episode.sample, "stage")
         self._stage = Stage(episode.row, episode.trajectory_id, seed)
@@ -98,6 +99,7 @@ class Attempt:
             world_schemas=stage.world_schemas,
             processor=parts.processor,
             models=parts.models,
+            whole_config=parts.whole_config,
             trajectory_id=self._episode.trajectory_id,
             uid=self._episode.uid,
             sample=self._episode.sample,
@@ -164,6 +166,19 @@ class Attempt:
         if reason is not None:
             return self._fail("agent", f"what the loop returned is not what was sampled: {reason}")
         return True
+
+    def _raw_params(self, prompt_ids: list[int]) -> dict[str, Any]:
+        """Sampling parameters of a loop that calls the server itself and does not state them."""
+        record, limits = self._client.record, self._settings.limits
+        used = len(prompt_ids) - len(record[0].prompt_ids) if record else 0
+        left = [limits.max_response_length - used]
+        if limits.max_model_len is not None:
+            left.append(limits.max_model_len - len(prompt_ids))
+        return {
+            "max_tokens": max(1, min(left)),
+            "stop_token_ids": list(self._workshop.parts.template.stop_token_ids),
+            "seed": derive_seed(self._run_seed, self._episode.uid, self._episode.sample, "raw", len(record)),
+        }
 
     def _extend(self, seconds: float) -> None:
         deadline = self._context.deadline

@@ -57,6 +57,7 @@ class TrajectoryClient:
 
     Args:
         on_queued: told the seconds that a request waited, which count for no deadline.
+        defaults: sampling parameters after a prompt, for requests that leave `max_tokens` or `seed` open.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class TrajectoryClient:
         timeout_seconds: float | None = None,
         one_request_at_a_time: bool = False,
         on_queued: Callable[[float], None] | None = None,
+        defaults: Callable[[list[int]], dict[str, Any]] | None = None,
     ) -> None:
         self.record: list[Sampled] = []
         self._lease = lease
@@ -74,6 +76,7 @@ class TrajectoryClient:
         self._timeout_seconds = timeout_seconds
         self._turn = asyncio.Lock() if one_request_at_a_time else None
         self._on_queued = on_queued
+        self._defaults = defaults
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **media: Any
@@ -84,6 +87,9 @@ class TrajectoryClient:
             InfrastructureError: the server failed or did not answer in time (boundary "model").
             BadInputError: a sampling parameter that the server refuses.
         """
+        if self._defaults is not None and not ("max_tokens" in sampling_params and "seed" in sampling_params):
+            sampling_params = {**self._defaults(prompt_ids), **sampling_params}
+        media = {name: value for name, value in media.items() if value is not None}
         if self._gate is not None and not self._gate.is_open:
             self._queued(await self._gate.passed())
         if self._turn is None:

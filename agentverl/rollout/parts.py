@@ -26,6 +26,8 @@ class EpisodeParts:
     """None leaves trajectories unscored where neither loop nor environment scores them."""
     processor: Any = None
     models: Mapping[str, Any] = field(default_factory=dict)
+    whole_config: Mapping[str, Any] | None = None
+    """For loops written for verl; no other plugin sees it."""
 
 
 @dataclass(frozen=True, slots=True)
