@@ -31,15 +31,16 @@ class FailureLedger:
         return sum(self._failed) / len(self._failed) if self._failed else 0.0
 
     def check(self, fewest: int = _FEWEST) -> None:
-        """Stop once at least `fewest` trajectories ended and too many of them failed.
+        """Stop once at least `fewest` trajectories ended and too many of them failed; one alone may be chance.
 
         Raises:
             TrainingStoppedError: with the share and the most common reason.
         """
-        if len(self._failed) < fewest or self.excluded_fraction <= self._limit:
+        failed, total = sum(self._failed), len(self._failed)
+        if total < fewest or self.excluded_fraction <= self._limit or failed == 1 < total:
             return
-        reason, count = (self._reasons.most_common(1) or [("aborted", sum(self._failed))])[0]
+        reason, count = (self._reasons.most_common(1) or [("aborted", failed)])[0]
         raise TrainingStoppedError(
-            f"{sum(self._failed)} of the last {len(self._failed)} trajectories failed{self._where}, more than "
+            f"{failed} of the last {total} trajectories failed{self._where}, more than "
             f"rollout.max_excluded_fraction={self._limit:g} allows. Most common ({count} times): {reason}"
         )

@@ -97,6 +97,12 @@ def test_too_many_failures_stop_the_run_with_the_reason(template: ChatTemplate) 
             rollouts.next_groups(2)
 
 
+def test_one_failure_alone_stops_nothing(template: ChatTemplate) -> None:
+    with playing(template, Stub(lambda episode: episode.trajectory_id == "0-0/0")) as (rollouts, _):
+        rollouts.submit(rows(2), 2)
+        assert len(rollouts.next_groups(2)) == 2
+
+
 def test_a_group_that_always_fails_gives_up(template: ChatTemplate) -> None:
     stub = Stub(lambda episode: episode.uid == "0-0")
     with playing(template, stub, max_excluded_fraction=0.9) as (rollouts, _):

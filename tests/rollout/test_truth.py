@@ -12,13 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, Qwen2Config
 
+from agentverl.agent_loops.chat import Chat
+from agentverl.agent_loops.context import AgentContext
+from agentverl.agent_loops.cutting import TokenCutter
 from agentverl.agent_loops.limits import ChatLimits
 from agentverl.data.chat_template import ChatTemplate
 from agentverl.environments.base import Environment, EnvironmentContext, Observation, Step
 from agentverl.errors import ToolError
 from agentverl.messages import Message
 from agentverl.rollout.batching import assemble
-from agentverl.rollout.client import Gate
+from agentverl.rollout.client import Gate, TrajectoryClient
 from agentverl.rollout.episode import Episode, EpisodeResult, Group
 from agentverl.rollout.hf.replica import HFReplica
 from agentverl.rollout.hf.settings import HFSettings
@@ -253,6 +256,38 @@ async def test_episodes_with_a_real_model_hold_exactly_what_it_sampled(
             output = check(result, case, recording.answers)
             assert output.version_spans == [(len(output.response_ids), 1)]
             check_log_probs(policy, output, temperature)
+    finally:
+        await server.shutdown()
+
+
+async def test_log_probs_are_those_of_the_weights_each_turn_was_sampled_with(tiny_config: Qwen2Config) -> None:
+    policies = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        policies.append(AutoModelForCausalLM.from_config(tiny_config).eval())
+    server = HFReplica(tiny_config, TEMPLATE.tokenizer, HFSettings(kv_memory_bytes=1 << 26))
+    await server.init_standalone()
+    try:
+        lease = await LeastLoadedRouter([server]).lease("0/0")
+        context = AgentContext(
+            server_manager=TrajectoryClient(lease),
+            template=TEMPLATE,
+            parser=TinyParser(),
+            limits=ChatLimits(max_response_length=300, max_tokens_per_turn=24),
+            cutter=TokenCutter(TEMPLATE.tokenizer),
+            trajectory_id="0/0",
+        )
+        chat = Chat(context, [{"role": "user", "content": "Speak."}], {"temperature": 0.6})
+        for version, policy in enumerate(policies, start=1):
+            await server.update_weights(policy.named_parameters(), version)
+            await chat.generate()
+            await chat.observe({"role": "user", "content": "Go on."})
+        (output,) = chat.outputs()
+        first, _, second = output.turns
+        assert output.version_spans == [(first.stop, 1), (second.stop, 2)]
+        for turn, policy in zip((first, second), policies, strict=True):
+            only = [int(turn.start <= position < turn.stop) for position in range(len(output.response_ids))]
+            check_log_probs(policy, output.model_copy(update={"response_mask": only}), 0.6)
     finally:
         await server.shutdown()
 
