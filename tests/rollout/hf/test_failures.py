@@ -120,7 +120,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_settings_of_another_server_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="has no enforce_eager; expected some of .*kv_memory_bytes"):
+    with pytest.raises(BadInputError, match=r"has no enforce_eager; expected some of .*kv_memory_bytes"):
         HFReplica.from_spec(ReplicaSpec(model=tmp_path, tokenizer=None, engine_kwargs={"enforce_eager": True}))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.rollout.hf.conftest import Serve
-from tests.rollout.hf.tiny_models import CONFIGS, Reference, generate
+from tests.rollout.hf.tiny_models import CONFIGS, Reference, generate, steps_later
 
 HOW: dict[str, Any] = {"ignore_eos": True, "max_tokens": 12}
 QUESTION, RESULT = [5, 6, 7, 8], [20, 21, 22]
@@ -75,7 +75,7 @@ async def test_kept_caches_can_be_dropped_while_requests_run(how: str, qwen2: Re
     long = {"ignore_eos": True, "max_tokens": 200, "seed": 5}
     expected = await generate(replica, "b", QUESTION, **long)
     running = asyncio.create_task(generate(replica, "b", QUESTION, **long))
-    await asyncio.sleep(0.03)
+    await steps_later(replica, 3)
     await getattr(replica, how)()
     health = await replica.health()
     assert health["kept_caches"] == 0

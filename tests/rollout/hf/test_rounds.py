@@ -8,7 +8,7 @@ import numpy as np
 
 from agentverl.trajectory import TokenOutput
 from tests.rollout.hf.conftest import Serve
-from tests.rollout.hf.tiny_models import Reference, generate
+from tests.rollout.hf.tiny_models import Reference, generate, steps_later
 
 
 async def episodes(serve: Serve, reference: Reference, seed: int) -> tuple[dict[str, list[TokenOutput]], int]:
@@ -66,6 +66,6 @@ async def test_requests_that_arrive_in_a_round_wait_for_the_next(qwen2: Referenc
         finished.append(name)
 
     long = asyncio.create_task(one("long", 200))
-    await asyncio.sleep(0.02)
+    await steps_later(replica, 2)
     await asyncio.gather(long, one("short", 1))
     assert finished == ["long", "short"]

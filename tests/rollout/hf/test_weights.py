@@ -11,7 +11,7 @@ from agentverl.rollout.hf.replica import HFReplica
 from agentverl.rollout.hf.settings import HFSettings
 from agentverl.rollout.replica_spec import ReplicaSpec
 from tests.rollout.hf.conftest import Serve
-from tests.rollout.hf.tiny_models import Reference, generate
+from tests.rollout.hf.tiny_models import Reference, generate, steps_later
 
 HOW: dict[str, Any] = {"ignore_eos": True, "max_tokens": 12}
 QUESTION, RESULT = [5, 6, 7, 8], [20, 21, 22]
@@ -35,7 +35,7 @@ async def test_weights_change_in_the_middle_of_requests(qwen2: Reference, other_
     how = {"ignore_eos": True, "max_tokens": 200, "temperature": 0.9}
     tasks = [asyncio.create_task(generate(replica, str(i), QUESTION, seed=i, **how)) for i in range(5)]
     for version, reference in ((1, other_qwen2), (2, qwen2)):
-        await asyncio.sleep(0.04)
+        await steps_later(replica, 20)
         await replica.update_weights(reference.weights(), version)
     models = {0: qwen2, 1: other_qwen2, 2: qwen2}
     outputs = await asyncio.gather(*tasks)

@@ -1,5 +1,6 @@
 """Tiny models of several architectures, and what they say in transformers' own hands."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +78,16 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(pieces)}, unk_token="<unk>"))
     backend.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="<end>")
+
+
+async def steps_later(replica: HFReplica, count: int) -> None:
+    """Wait until the server has done so many more steps."""
+    target = (await replica.health())["steps"] + count
+    for _ in range(10_000):
+        if (await replica.health())["steps"] >= target:
+            return
+        await asyncio.sleep(0.001)
+    raise TimeoutError(f"the server did not do {count} steps in 10 seconds")
 
 
 async def generate(replica: HFReplica, request_id: str, prompt: list[int], **params: Any) -> TokenOutput:
