@@ -16,14 +16,14 @@ from agentverl.data.chat_template import ChatTemplate
 from agentverl.data.tokenizers import load_tokenizer
 
 NANO = Path(agentverl.data.__file__).parent / "nano"
-QUESTION = [{"role": "user", "content": "What is 37 * 48?"}]
+QUESTION: list[dict[str, Any]] = [{"role": "user", "content": "What is 37 * 48?"}]
 ARGUMENTS = {"expression": "37 * 48"}
-CALL = {
+CALL: dict[str, Any] = {
     "role": "assistant",
     "content": "",
     "tool_calls": [{"function": {"name": "calculator", "arguments": ARGUMENTS}}],
 }
-RESULT = {"role": "tool", "content": "1776"}
+RESULT: dict[str, Any] = {"role": "tool", "content": "1776"}
 CALCULATOR = {
     "type": "function",
     "function": {
@@ -85,7 +85,7 @@ def test_answers_of_tools_share_one_user_turn(tokenizer: Any) -> None:
 
 
 def test_appending_messages_changes_nothing_before(tokenizer: Any) -> None:
-    answer = {"role": "assistant", "content": "Answer: 1776"}
+    answer: dict[str, Any] = {"role": "assistant", "content": "Answer: 1776"}
     messages = [{"role": "system", "content": "Be brief."}, *QUESTION, CALL, RESULT, answer, *QUESTION]
     texts = [rendered(tokenizer, messages[:stop], tools=[CALCULATOR]) for stop in range(2, len(messages) + 1)]
     assert all(longer.startswith(shorter) for shorter, longer in itertools.pairwise(texts))
