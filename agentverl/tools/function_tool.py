@@ -38,9 +38,15 @@ def _marked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return function
 
 
-def marked_functions(module: Any) -> list[Callable[..., Any]]:
-    """The functions of a module that carry `@tool`, in the order they are written."""
-    return [value for value in vars(module).values() if inspect.isfunction(value) and hasattr(value, _MARK)]
+def functions_of(module: Any) -> list[Callable[..., Any]]:
+    """The functions of a module that are tools, in the order they are written.
+
+    Those that carry `@tool`; where none does, the public ones that are defined in the module itself.
+    """
+    functions = [value for value in vars(module).values() if inspect.isfunction(value)]
+    marked = [function for function in functions if hasattr(function, _MARK)]
+    own = [one for one in functions if one.__module__ == module.__name__ and not one.__name__.startswith("_")]
+    return marked or own
 
 
 class FunctionTool(Tool):

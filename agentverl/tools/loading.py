@@ -10,7 +10,7 @@ import yaml
 from agentverl import plugins
 from agentverl.errors import PluginError, SettingsError
 from agentverl.tools.base import Tool
-from agentverl.tools.function_tool import function_tool, marked_functions
+from agentverl.tools.function_tool import function_tool, functions_of
 from agentverl.tools.toolset import ToolSpec, checked_timeout
 from agentverl.tools.verl import verl_tool_spec
 
@@ -97,9 +97,9 @@ def as_tool_class(target: Any, where: str) -> type[Tool]:
 def _tools_of_file(path: Path) -> list[ToolSpec]:
     if not path.is_file() or path.suffix != ".py":
         raise SettingsError(f"multi_turn.function_tool_path: {path} is not a Python file")
-    functions: list[Callable[..., Any]] = marked_functions(plugins.load_module("tools", str(path)))
+    functions: list[Callable[..., Any]] = functions_of(plugins.load_module("tools", str(path)))
     if not functions:
-        raise PluginError(f"{path} has no function marked with @tool (from agentverl.tools.function_tool import tool)")
+        raise PluginError(f"{path} has no function; expected annotated functions, each a tool")
     return [ToolSpec.of(function_tool(function)) for function in functions]
 
 

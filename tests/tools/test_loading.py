@@ -83,6 +83,15 @@ async def test_reads_marked_functions(module: Path) -> None:
     assert (await bound["shout"].call({"text": "hi"})).text == "HI"
 
 
+def test_takes_the_public_functions_of_a_file_without_marks(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(
+        "from os.path import join\n\n"
+        'def double(x: int) -> int:\n    """Double."""\n    return 2 * _same(x)\n\n'
+        "def _same(x: int) -> int:\n    return x\n"
+    )
+    assert [spec.name for spec in load_tools(function_tool_path=tmp_path / "plain.py")] == ["double"]
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -145,7 +154,7 @@ def test_says_which_file_is_missing(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"function_tool_path: .*tools.py is not a Python file"):
         load_tools(function_tool_path=tmp_path / "tools.py")
     (tmp_path / "tools.py").write_text("x = 1")
-    with pytest.raises(PluginError, match="no function marked with @tool"):
+    with pytest.raises(PluginError, match="has no function; expected annotated functions"):
         load_tools(function_tool_path=tmp_path / "tools.py")
     (tmp_path / "broken.py").write_text("import no_such_module")
     with pytest.raises(PluginError, match="does not import: ModuleNotFoundError"):
