@@ -440,3 +440,11 @@ async def test_a_call_without_a_tool_goes_to_the_environment(scene: MakeScene) -
     assert chat.termination is Termination.FINISHED
     (output,) = chat.outputs()
     assert [turn.reward for turn in output.turns if turn.role == "assistant"] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+async def test_only_turns_that_may_end_early_ask_for_stop_tokens(scene: MakeScene, ignore_eos: bool) -> None:
+    stage = scene(["one"])
+    chat = Chat(stage.context, QUESTION, {**PARAMS, "ignore_eos": ignore_eos})
+    await chat.generate()
+    assert bool(stage.server.requests[0]["stop_token_ids"]) is not ignore_eos
