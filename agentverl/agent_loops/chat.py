@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from agentverl.agent_loops.calls import INVALID_KINDS, CallRunner, step
@@ -99,7 +100,10 @@ class Chat:
         if not self._transcript.can_generate:
             raise RuntimeError("generate() was called twice in a row; observe() a message or call_tools() in between")
         room = self._transcript.room
-        if room < 1:  # sub-agents may have used up the trajectory's budget
+        while room < 1 and self._context.budget.reserved:  # sub-agents may leave some of what they reserved
+            await self._context.budget.released()
+            room = self._transcript.room
+        if room < 1:
             self.stop(self._transcript.binding_limit)
             return await self._ended()
         caps = [cap for cap in (max_tokens, self._limits.max_tokens_per_turn) if cap is not None]
@@ -242,18 +246,15 @@ class Chat:
     async def _sample(self, params: dict[str, Any]) -> tuple[TokenOutput, float]:
         transcript, budget = self._transcript, self._context.budget
         media = {"image_data": transcript.images} if transcript.images else {}
-        reserved = params["max_tokens"] + len(transcript.sequence.pending_ids)
+        most = params["max_tokens"] + len(transcript.sequence.pending_ids)
         started = time.monotonic()
-        budget.take(reserved)  # so that sub-agents that speak at the same time cannot take the same tokens
-        try:
+        with budget.reservation(most) if budget.left is not None else nullcontext():
             output = await self._context.server_manager.generate(
                 self._context.request_id(self._unique_role),
                 prompt_ids=transcript.sequence.context(),
                 sampling_params=params,
                 **media,
             )
-        finally:
-            budget.take(-reserved)
         return output, time.monotonic() - started
 
     def _answer(self, call: ToolCall, answer: ToolResponse) -> Message:

@@ -1,6 +1,9 @@
 """The limits of a chat, in tokens, turns and calls, and the budget that the sequences of one trajectory share."""
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Literal
 
 from agentverl.errors import SettingsError
@@ -53,10 +56,38 @@ class ChatLimits:
 
 @dataclass(slots=True)
 class TrajectoryBudget:
-    """Response tokens that all sequences of a trajectory may still take together; `None` is no limit."""
+    """Response tokens that all sequences of a trajectory may still take together; `None` is no limit.
+
+    A reply reserves the most it may take while it is sampled, so that sub-agents that speak at the same time cannot
+    take the same tokens.
+    """
 
     left: int | None = None
+    reserved: int = 0
+    _waiting: list[asyncio.Future[None]] = field(default_factory=list)
 
     def take(self, tokens: int) -> None:
+        """Use tokens up."""
         if self.left is not None:
             self.left -= tokens
+
+    @contextmanager
+    def reservation(self, tokens: int) -> Iterator[None]:
+        """Keep tokens from others; what was not taken is theirs again at the end."""
+        self.take(tokens)
+        self.reserved += tokens
+        try:
+            yield
+        finally:
+            self.take(-tokens)
+            self.reserved -= tokens
+            waiting, self._waiting = self._waiting, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    async def released(self) -> None:
+        """Wait until a reservation ends."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        await future

@@ -1,5 +1,6 @@
 """A byte-level tokenizer, the nano chat template, a parser of calls, and a fake model server that plays a script."""
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -63,6 +64,7 @@ class ScriptedServer:
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **media: Any
     ) -> TokenOutput:
+        await asyncio.sleep(0)
         text = self.script[len(self.requests)] if len(self.requests) < len(self.script) else "I am done."
         self.requests.append({"request_id": request_id, "prompt_ids": list(prompt_ids), **sampling_params})
         ids = self.template.tokenizer(text, add_special_tokens=False)["input_ids"]
