@@ -12,6 +12,9 @@ from agentverl.errors import BadInputError
 
 PACKED_ATTENTION = "agentverl_packed"
 
+EXPLICIT_LENGTH = 160
+"""Longest sequences for which bfloat16 attention on a CPU is written out instead of fused."""
+
 _UNSUPPORTED = ("position_bias", "s_aux", "head_mask", "alibi")
 
 
@@ -73,8 +76,8 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options
     """Causal attention: query (B, Hq, L, D), key and value (B, Hk, L, D) to (B, Hq, L, D)."""
     length, window = query.shape[2], options.sliding_window
     windowed = window is not None and window < length
-    if options.softcap is not None:
-        return _softcapped(query, key, value, options)
+    if options.softcap is not None or _is_faster_explicit(query):
+        return _explicit(query, key, value, options)
     return scaled_dot_product_attention(
         query,
         key,
@@ -86,15 +89,22 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options
     )
 
 
-def _softcapped(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: _Options) -> torch.Tensor:
-    repeats = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-    scaling = query.shape[-1] ** -0.5 if options.scaling is None else options.scaling
-    softcap = options.softcap or 1.0
-    scores = torch.tanh(query @ key.transpose(2, 3) * (scaling / softcap)) * softcap
-    hidden = ~_causal_mask(query.shape[2], options.sliding_window, query.device)
-    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1, dtype=torch.float32)
-    return weights.to(query.dtype) @ value
+def _is_faster_explicit(query: torch.Tensor) -> bool:
+    """Whether matrix products and a softmax beat the fused kernel: its bfloat16 backward pass is slow on CPUs."""
+    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and query.shape[2] <= EXPLICIT_LENGTH
+
+
+def _explicit(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: _Options) -> torch.Tensor:
+    rows, heads, length, size = query.shape
+    scaling = size**-0.5 if options.scaling is None else options.scaling
+    # The query heads of a key head are stacked, so keys and values are never repeated.
+    stacked = query.reshape(rows, key.shape[1], -1, size)
+    scores = (stacked @ key.transpose(2, 3)).view(rows, heads, length, length).float() * scaling
+    if options.softcap is not None:
+        scores = torch.tanh(scores / options.softcap) * options.softcap
+    hidden = ~_causal_mask(length, options.sliding_window, query.device)
+    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1).to(query.dtype)
+    return (weights.view(rows, key.shape[1], -1, length) @ value).view(rows, heads, length, -1)
 
 
 def _causal_mask(length: int, window: int | None, device: torch.device) -> torch.Tensor:
