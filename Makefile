@@ -7,6 +7,7 @@ PYTORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Two OpenMP threads on a busy machine are ten times slower than one; set it to use more on a quiet one.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+export NO_MKDOCS_2_WARNING := 1
 
 .PHONY: help install quickstart test integration acceptance lint format docs nano benchmarks clean
 

@@ -55,6 +55,8 @@ def rescore(run: Path, settings: Settings, console: Console | None = None) -> li
     lines = [orjson.dumps(one) + b"\n" for one in rescored]
     (run / RESCORED_FILE).write_bytes(b"".join(lines))
     console.print(_change(rescored))
+    if reasons := sorted({one.reason for one in rescored if one.reason}):
+        console.print(f"Without a score, for instance: {reasons[0]}", soft_wrap=True)
     console.print(f"Each trajectory: {run / RESCORED_FILE}")
     return rescored
 
@@ -100,7 +102,4 @@ def _change(rescored: Sequence[Rescored]) -> Table:
         changed = sum(abs(old - new) > 1e-9 for old, new in both)
         without = sum(one.after is None for one in members)
         table.add_row(split, str(len(members)), f"{before:.3f}", f"{after:.3f}", str(changed), str(without))
-    reasons = {one.reason for one in rescored if one.reason}
-    if reasons:
-        table.caption = f"without score, for instance: {sorted(reasons)[0]}"
     return table
