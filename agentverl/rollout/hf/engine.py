@@ -20,6 +20,7 @@ from agentverl.rollout.hf.weights import apply
 
 _GRAIN = 64  # tokens; capacities are multiples of it
 _CALL_BYTES = 2**18  # what attention reads in the time that one more call to it costs
+_WORTH_SHARING = 16  # tokens; what copying and waiting a step cost to read
 _TIDY_STEPS = 16  # at least so many steps between two reorderings of all rows
 
 
@@ -206,23 +207,47 @@ class Engine:
     def _admit(self) -> None:
         rows = self._rows
         ready = self._queue.ready(self._kept.open_leases, len(rows))
-        while ready and len(rows) < self._settings.max_num_seqs:
-            request = ready[0]
+        place = 0
+        while place < len(ready) and len(rows) < self._settings.max_num_seqs:
+            request = ready[place]
+            if self._others_read_for(request):
+                place += 1
+                continue
             wanted = min(len(rows) + len(ready), self._settings.max_num_seqs)
             if not self._reserve(wanted, len(rows) + 1, max(rows.longest, len(request.ids))):
                 return
-            row = rows.add(self._queue.pop())
+            row = rows.add(self._queue.pop(place))
             self._restore(row, request)
 
+    def _others_read_for(self, request: Request) -> bool:
+        """Whether rows that are read in the next step begin as this request does, so that it better waits for them."""
+        rows = self._rows
+        if rows.decoding == len(rows) or self._kept.holds(request.request_id):
+            return False
+        shared = rows.common_prefixes(request.ids)
+        now = np.minimum(shared, rows.computed[: len(rows)])
+        return bool(shared.max() - now.max() >= _WORTH_SHARING)
+
     def _restore(self, row: int, request: Request) -> None:
+        """Take keys and values over from the trajectory's kept caches, or from a running row that begins alike."""
+        rows = self._rows
         found = self._kept.longest_prefix(request.request_id, request.ids)
         if found is not None:
-            snapshot, count = found
-            self._pool.put(row, snapshot, count)
-            self._rows.computed[row] = count
+            self._pool.put(row, *found)
+            rows.computed[row] = found[1]
+        if len(request.ids) - rows.computed[row] > _WORTH_SHARING:
+            self._share(row, request)
         request.leave_queue()
         if request.cached is None:
             request.cached = int(self._rows.computed[row])
+
+    def _share(self, row: int, request: Request) -> None:
+        rows = self._rows
+        shared = np.minimum(rows.common_prefixes(request.ids), rows.computed[: len(rows)])
+        best = int(shared.argmax())
+        if shared[best] >= rows.computed[row] + _WORTH_SHARING:
+            self._pool.move(best, row, int(shared[best]))
+            rows.computed[row] = shared[best]
 
     def _make_room(self) -> None:
         while not self._reserve(len(self._rows), len(self._rows), self._rows.longest):

@@ -51,6 +51,10 @@ class KeptCaches:
     def is_open(self, request_id: str) -> bool:
         return request_id in self._open
 
+    def holds(self, request_id: str) -> bool:
+        """Whether anything is kept for a trajectory."""
+        return request_id in self._of
+
     def add(self, request_id: str, ids: Ids, snapshot: Snapshot) -> None:
         """Keep a snapshot for an open trajectory."""
         kept = Kept(request_id, ids, snapshot)

@@ -28,9 +28,9 @@ class WaitingQueue:
         """The requests that may run now, the next one first."""
         return self._waiting
 
-    def pop(self) -> Request:
-        """Take the first ready request."""
-        return self._waiting.pop(0)
+    def pop(self, place: int) -> Request:
+        """Take a ready request."""
+        return self._waiting.pop(place)
 
     def take_if(self, condition: Callable[[Request], bool]) -> list[Request]:
         """Take the requests that fulfil a condition."""
@@ -63,8 +63,8 @@ class RoundQueue(WaitingQueue):
                 self._waiting = []
         return self._round
 
-    def pop(self) -> Request:
-        return self._round.pop(0)
+    def pop(self, place: int) -> Request:
+        return self._round.pop(place)
 
     def take_if(self, condition: Callable[[Request], bool]) -> list[Request]:
         taken = super().take_if(condition) + [request for request in self._round if condition(request)]

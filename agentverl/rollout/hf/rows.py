@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from agentverl.rollout.hf.requests import Request
+from agentverl.rollout.hf.requests import Ids, Request
 from agentverl.rollout.hf.sampling import Bent, Draw
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -65,6 +65,13 @@ class Rows:
         self.ids[row, :length] = request.ids
         self.log_probs[row, prompt_length:length] = request.log_probs
         return row
+
+    def common_prefixes(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """How many tokens each row (R) begins with that `ids` begins with too; the last of `ids` does not count."""
+        count, rows = min(len(ids) - 1, self.ids.shape[1]), len(self)
+        equal = self.ids[:rows, :count] == ids[:count]
+        shared = np.where(equal.all(axis=1), count, equal.argmin(axis=1)) if count else np.zeros(rows, np.int64)
+        return np.minimum(shared, self.length[:rows])
 
     def draw(self, count: int) -> Draw:
         """How the first `count` rows are sampled next."""

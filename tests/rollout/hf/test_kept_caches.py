@@ -115,3 +115,36 @@ async def test_several_conversations_of_one_trajectory_are_kept(qwen2: Reference
         generate(replica, "a", [30, 31, 32, *child.token_ids, *RESULT], seed=3, **HOW),
     )
     assert [output.num_cached_tokens for output in outputs] == [15, 14]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+async def test_samples_of_one_prompt_read_it_once(deterministic: bool, qwen2: Reference, serve: Serve) -> None:
+    replica = await serve(qwen2, deterministic=deterministic)
+    prompt = list(range(10, 60))
+    names = [str(number) for number in range(8)]
+    for name in names:
+        await replica.open(name)
+    await replica.pause_generation()
+    tasks = [asyncio.create_task(generate(replica, name, prompt, seed=int(name), **HOW)) for name in names]
+    await asyncio.sleep(0)
+    await replica.resume_generation()
+    outputs = await asyncio.gather(*tasks)
+    assert sorted(output.num_cached_tokens for output in outputs) == [0, *[49] * 7]
+    assert (await replica.health())["forwarded_tokens"] == 50 + 7 + 8 * 11
+    assert len({tuple(output.token_ids) for output in outputs}) == 8
+    for output in outputs:
+        assert output.log_probs == pytest.approx(qwen2.log_probs(prompt, output.token_ids), abs=1e-5)
+
+
+async def test_a_common_beginning_is_read_once(qwen2: Reference, serve: Serve) -> None:
+    replica = await serve(qwen2, max_num_seqs=4)
+    system = list(range(10, 40))
+    prompts = [[*system, 50 + number, 60 + number] for number in range(9)]
+    await replica.pause_generation()
+    tasks = [asyncio.create_task(generate(replica, str(p[-1]), p, seed=p[-1], **HOW)) for p in prompts]
+    await asyncio.sleep(0)
+    await replica.resume_generation()
+    outputs = await asyncio.gather(*tasks)
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert output.log_probs == pytest.approx(qwen2.log_probs(prompt, output.token_ids), abs=1e-5)
+    assert (await replica.health())["forwarded_tokens"] < 9 * 11 + len(prompts[0]) * 4
