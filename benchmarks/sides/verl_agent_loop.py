@@ -21,6 +21,7 @@ from agent_script import (
     script,
 )
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from turns import serve
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
@@ -53,6 +54,7 @@ with initialize_config_dir(config_dir=str(Path(verl.__file__).parent / "trainer"
             f"data.max_response_length={RESPONSE_LENGTH}",
         ],
     )
+OmegaConf.resolve(config)  # as verl's own entry point does
 server = Server()
 worker = AgentLoopWorker(config, server, None, None)
 server.replies = script(worker.tokenizer)
