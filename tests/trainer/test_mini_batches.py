@@ -17,7 +17,7 @@ def test_every_sequence_is_in_one_mini_batch_with_its_prompt() -> None:
     batch = batch_with(["a", "b", "a", "c", "b", "a", "d", "e"])
     parts = list(mini_batches(batch, prompts=2, epochs=1, seed=None))
     assert [sorted(set(part.non_tensor_batch["uid"])) for part in parts] == [["a", "b"], ["c", "d"], ["e"]]
-    assert sorted(row for part in parts for row in part.batch["row"].tolist()) == list(range(8))
+    assert sorted(row for part in parts for row in part.batch.tensor("row").tolist()) == list(range(8))
 
 
 def test_more_sequences_of_an_episode_do_not_make_more_optimiser_steps() -> None:
@@ -29,7 +29,8 @@ def test_more_sequences_of_an_episode_do_not_make_more_optimiser_steps() -> None
 def test_epochs_are_shuffled_differently_and_the_same_with_the_same_seed() -> None:
     batch = batch_with([str(number) for number in range(20)])
     orders = [
-        [part.batch["row"].tolist() for part in mini_batches(batch, prompts=5, epochs=2, seed=7)] for _ in range(2)
+        [part.batch.tensor("row").tolist() for part in mini_batches(batch, prompts=5, epochs=2, seed=7)]
+        for _ in range(2)
     ]
     assert orders[0] == orders[1]
     assert orders[0][:4] != orders[0][4:]

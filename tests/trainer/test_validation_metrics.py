@@ -24,9 +24,9 @@ def test_best_worst_and_majority_of_several_samples() -> None:
         ValidationSample("a", "math", {"reward": value}, prediction)
         for value, prediction in ((1.0, "42"), (1.0, "42"), (0.0, "41"), (1.0, "42"))
     ]
-    state = np.random.get_state()[1].copy()
+    state = np.random.get_state(legacy=False)["state"]["key"].copy()
     metrics = validation_metrics(samples)
-    assert np.array_equal(np.random.get_state()[1], state)
+    assert np.array_equal(np.random.get_state(legacy=False)["state"]["key"], state)
     assert metrics["val-core/math/reward/mean@4"] == 0.75
     assert metrics["val-core/math/reward/best@4/mean"] == pytest.approx(1 - 0.25**4, abs=0.02)
     assert metrics["val-aux/math/reward/worst@2/mean"] == pytest.approx(0.75**2, abs=0.05)
