@@ -52,7 +52,8 @@ class Session:
         self.workers = start_workers(settings.trainer.launcher, self._worker_class(trains, optimiser_steps))
         closing.callback(self.workers.close)
         self.workers.init_model()
-        self.thread = LoopThread()
+        # At a breakpoint the loop stands still, which is no stall.
+        self.thread = LoopThread(stall_seconds=None) if settings.trainer.debug else LoopThread()
         closing.callback(self.thread.close)
         self.thread.run(self.workers.start_replica())
         closing.callback(lambda: self.thread.run(self.workers.stop_replica(), 30.0))
@@ -84,6 +85,7 @@ class Session:
             agent_loops=prepared.agent_loops,
             toolset=prepared.toolset,
             reward=prepared.reward,
+            whole_config=self.settings.model_dump(mode="json"),
         )
 
     def open_tracking(self, *, total_steps: int | None, first_step: int) -> None:
