@@ -45,8 +45,10 @@ async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
         except StopIteration as stop:  # a future refuses StopIteration and would never be settled
             error = RuntimeError(f"{name} raised StopIteration({stop.value!r})")
-        except BaseException as caught:  # carried to the awaiting task
+        except Exception as caught:  # carried to the awaiting task
             error = caught
+        except BaseException as caught:  # SystemExit and its like would end the event loop of who awaits it
+            error = RuntimeError(f"{name} raised {caught!r}")
         finally:
             _running.pop(number, None)
         if not loop.is_closed():

@@ -43,6 +43,18 @@ class Deadline:
         return self
 
 
+async def contained(awaitable: Awaitable[_T]) -> _T:
+    """Await code of a plugin: its SystemExit or KeyboardInterrupt would end the event loop, and all episodes with it.
+
+    Raises:
+        RuntimeError: it raised one of these.
+    """
+    try:
+        return await awaitable
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"it raised {error!r}; an error of another type says what is wrong") from error
+
+
 async def bounded(awaitable: Awaitable[_T], seconds: float | None) -> _T:
     """Await for at most `seconds`; then, or when cancelled, cancel what is awaited and give it a moment to clean up.
 
@@ -51,7 +63,7 @@ async def bounded(awaitable: Awaitable[_T], seconds: float | None) -> _T:
     Raises:
         OutOfTimeError: the time was up.
     """
-    task = asyncio.ensure_future(awaitable)
+    task = asyncio.ensure_future(contained(awaitable))
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
     except asyncio.CancelledError:

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ValidationError
 
 from agentverl.errors import PluginError, SettingsError
 
+_OF_FILE = "agentverl_plugin_"
+
 
 @cache
 def _installed(kind: str) -> dict[str, EntryPoint]:
@@ -43,11 +45,21 @@ def find(kind: str, name: str) -> Any:
         return _guarded(kind, name, lambda: _attribute(_module(module), attribute))
     known = [known for known, _ in installed(kind)]
     nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
     raise PluginError(
         f"no {kind} plugin named {name!r}{hint} Installed: {', '.join(known) or 'none'}. "
         "Also accepted: package.module:Attribute or file.py:Attribute"
     )
+
+
+def place_of(thing: Any) -> str:
+    """Where a class or function stands, as its user would write it: `package.module:Name` or `/path/file.py:Name`."""
+    return f"{_written(getattr(thing, '__module__', '?'))}:{getattr(thing, '__qualname__', thing)}"
+
+
+def _written(module_name: str) -> str:
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    return str(file) if module_name.startswith(_OF_FILE) and file else module_name
 
 
 def load_module(kind: str, name: str) -> Any:
@@ -93,7 +105,7 @@ def _guarded(kind: str, name: str, load: Any) -> Any:
         return load()
     except PluginError:
         raise
-    except Exception as error:  # a plugin's module may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # a plugin's module may raise anything while it is imported
         raise PluginError(f"{kind} plugin {name!r} does not import: {type(error).__name__}: {error}") from error
 
 
@@ -104,7 +116,7 @@ def _module(name: str) -> Any:
     if not path.is_file():
         raise PluginError(f"plugin file {name} does not exist (looked for {path})")
     # A name of its own per path, so that two files named alike do not shadow each other and pickling finds the module.
-    module_name = f"agentverl_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    module_name = f"{_OF_FILE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -125,6 +137,7 @@ def _attribute(module: Any, attribute: str) -> Any:
         public = [name for name in vars(module) if not name.startswith("_")]
         nearest = difflib.get_close_matches(attribute, public, n=3)
         raise PluginError(
-            f"{module.__name__} has no attribute {attribute!r}" + (f"; it has {', '.join(nearest)}" if nearest else "")
+            f"{_written(module.__name__)} has no attribute {attribute!r}"
+            + (f"; it has {', '.join(nearest)}" if nearest else "")
         )
     return getattr(module, attribute)

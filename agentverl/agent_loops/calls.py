@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentverl.agent_loops.protocols import BoundTool, World
-from agentverl.deadlines import Deadline
+from agentverl.deadlines import Deadline, contained
 from agentverl.errors import BadInputError, BoundaryError, ToolError
 from agentverl.messages import Message, ToolCall, ToolResponse, text_of
 
@@ -28,7 +28,7 @@ async def step(world: World, action: Message, deadline: Deadline) -> Outcome:
     """One step of the environment; what it raises is an answer, unless it is a failure of the infrastructure."""
     try:
         async with asyncio.timeout(deadline.remaining_seconds) as timeout:
-            result = await world.step(action)
+            result = await contained(world.step(action))
     except (BoundaryError, BadInputError):
         raise
     except TimeoutError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentverl.agent_loops.context import AgentContext
 from agentverl.agent_loops.loading import AgentLoopSpec
-from agentverl.deadlines import Deadline
+from agentverl.deadlines import Deadline, contained
 from agentverl.errors import BadInputError, Boundary, BoundaryError, InfrastructureError
 from agentverl.rollout.client import Gate, TrajectoryClient
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure
@@ -72,7 +72,7 @@ class Attempt:
         deadline = Deadline.after(settings.seconds(settings.trajectory_timeout_seconds))
         try:
             async with asyncio.timeout(settings.seconds(settings.start_timeout_seconds)):
-                await self._stage.open(parts.toolset, self._workshop.worlds, deadline)
+                await contained(self._stage.open(parts.toolset, self._workshop.worlds, deadline))
         except BadInputError:
             raise
         except TimeoutError:
@@ -112,8 +112,7 @@ class Attempt:
         row = {key: value for key, value in self._stage.row.items() if key != "sampling_params"}
         outputs: list[AgentLoopOutput] | None = None
         try:
-            loop = spec.make(self._context)
-            outputs = await self._until_deadline(loop.run(dict(self._episode.sampling_params), **row))
+            outputs = await self._until_deadline(self._run_loop(spec, row))
         except BadInputError:
             raise
         except BoundaryError as error:
@@ -134,9 +133,12 @@ class Attempt:
                 main[-1].extra_fields["traceback"] = self._result.failure.traceback
         return self._result.failure is None and not self._result.failed
 
+    async def _run_loop(self, spec: AgentLoopSpec, row: dict[str, Any]) -> Any:
+        return await spec.make(self._context).run(dict(self._episode.sampling_params), **row)
+
     async def _until_deadline(self, run: Coroutine[Any, Any, Any]) -> list[AgentLoopOutput] | None:
         """What the loop returns; None when the deadline, which waits in queues put off, came first."""
-        task = asyncio.ensure_future(run)
+        task = asyncio.ensure_future(contained(run))
         try:
             while not task.done() and not self._context.deadline.passed:
                 await asyncio.wait({task}, timeout=self._context.deadline.remaining_seconds)

@@ -2,11 +2,14 @@
 
 import asyncio
 import concurrent.futures
+import logging
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from agentverl.rollout.stall_watch import StallWatch
+
+logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -27,7 +30,12 @@ class LoopThread:
 
     def _work(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while True:
+            try:
+                return self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                # A task raised it, which has failed by that; the others must not wait for a loop that is gone.
+                logger.warning("%r of a task left the event loop, which goes on", error)
 
     @property
     def closed(self) -> bool:

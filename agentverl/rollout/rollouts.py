@@ -210,8 +210,12 @@ class Rollouts:
             task.add_done_callback(self._tasks.discard)
         try:
             await self._play_all(groups)
+        except asyncio.CancelledError:
+            raise
         except Exception as error:  # nobody awaits this task: who waits for groups has to hear of it
             self._stop(error)
+        except (SystemExit, KeyboardInterrupt) as error:
+            self._stop(TrainingStoppedError(f"code that plays or scores episodes raised {error!r}"))
 
     async def _play_all(self, groups: Sequence[OpenGroup]) -> None:
         work = [(group, group.next_episode()) for group in groups for _ in range(group.size)]

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from docstring_parser import parse as parse_docstring
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from agentverl import plugins
 from agentverl.errors import PluginError, ToolError
 
 
@@ -79,7 +80,7 @@ def function_schema(
     Raises:
         PluginError: a parameter without a type, `*args`, `**kwargs`, a type without a JSON schema, or no docstring.
     """
-    where = f"tool {name!r} ({getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)})"
+    where = f"tool {name!r} ({plugins.place_of(function)})"
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
         raise PluginError(f"{where}: the name may hold letters, digits, _ and -, at most 64 of them")
     # Not inspect.getdoc: a method without a docstring would get the base class's.
