@@ -14,7 +14,7 @@ from agentverl.tools.calculator import Calculator
 from agentverl.tools.toolset import ToolSpec
 
 # Half of all problems; products more often, so that the greedy policy calls for some problems and not for others.
-SHARE_OF_CALLS = {"+": 0.4, "-": 0.4, "*": 0.7}
+SHARE_OF_CALLS = {"+": 0.38, "-": 0.38, "*": 0.74}
 SHARE_MALFORMED = 0.06
 SHARE_RIGHT_FROM_HEAD = 0.2
 SHARE_WITHOUT_TOOLS = 0.04
