@@ -5,6 +5,9 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from agentverl.data.gguf_conversion import convert_gguf
 from agentverl.errors import ModelFolderError
@@ -12,6 +15,7 @@ from agentverl.errors import ModelFolderError
 _PACKAGE = "package://"
 _SHIPPED = {"nano": "package://agentverl/data/nano", "package://agentverl/nano": "package://agentverl/data/nano"}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_LFS = b"version https://git-lfs"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _WANTED_FROM_HUB = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py"]
 _ACCEPTED = "a Hugging Face folder, a hub id such as Qwen/Qwen3-0.6B, a .gguf file, or nano"
@@ -29,7 +33,7 @@ class ModelFolder:
         """The tokens that end a turn according to generation_config.json (or config.json); may be empty."""
         for name in ("generation_config.json", "config.json"):
             file = self.path / name
-            found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+            found = _json(file).get("eos_token_id") if file.is_file() else None
             if found is not None:
                 return [found] if isinstance(found, int) else list(found)
         return []
@@ -90,7 +94,7 @@ def _check(folder: Path) -> None:
         raise ModelFolderError(f"{folder} has no config.json, so it is no model folder")
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        shards = sorted(set(_json(index).get("weight_map", {}).values()))
         missing = [shard for shard in shards if not (folder / shard).is_file()]
         if missing:
             raise ModelFolderError(f"{folder} lacks {len(missing)} of {len(shards)} weight files, first {missing[0]}")
@@ -98,3 +102,28 @@ def _check(folder: Path) -> None:
         raise ModelFolderError(f"{folder} has no weights: expected model.safetensors")
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise ModelFolderError(f"{folder} has no tokenizer: expected tokenizer.json")
+    for file in folder.glob("*.safetensors"):
+        _check_weights(file)
+
+
+def _check_weights(file: Path) -> None:
+    """Read the header alone, which says how long the file has to be."""
+    with file.open("rb") as stream:
+        start = stream.read(len(_LFS))
+    if start == _LFS:
+        raise ModelFolderError(f"{file} is a pointer of Git LFS, not the weights; fetch them with `git lfs pull`")
+    try:
+        with safe_open(file, "numpy"):
+            pass
+    except SafetensorError as error:
+        raise ModelFolderError(f"{file} is damaged or was not copied to its end: {error}") from error
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelFolderError(f"{file} is no valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ModelFolderError(f"{file} holds a {type(content).__name__}; expected a JSON object")
+    return content

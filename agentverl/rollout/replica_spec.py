@@ -23,5 +23,7 @@ class ReplicaSpec:
     load_weights: bool = True
     """False: the weights come from a training engine before the first request."""
     trust_remote_code: bool = False
+    override_config: Mapping[str, Any] = field(default_factory=dict)
+    """Entries that replace those of the model's config.json, in training and on the server alike."""
     engine_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """The server's own settings, `rollout.engine_kwargs.<name>`."""

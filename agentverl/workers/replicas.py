@@ -24,6 +24,7 @@ def replica_spec(
         max_num_seqs=rollout.max_num_seqs,
         max_num_batched_tokens=rollout.max_num_batched_tokens,
         trust_remote_code=model.trust_remote_code,
+        override_config=model.override_config,
         engine_kwargs=rollout.engine_kwargs.get(rollout.name, {}),
         **more,
     )

@@ -6,8 +6,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
@@ -31,7 +33,7 @@ def folder(tmp_path: Path, make_tokenizer: MakeTokenizer) -> Path:
     folder = tmp_path / "model"
     make_tokenizer(styles.CHATML_TOOLS).save_pretrained(str(folder))
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen2", "eos_token_id": 7}))
-    (folder / "model.safetensors").write_bytes(b"")
+    save_file({"weight": np.zeros(1, np.float32)}, folder / "model.safetensors")
     return folder
 
 
@@ -62,6 +64,28 @@ def test_what_a_folder_lacks_is_named(folder: Path, missing: str, message: str) 
     (folder / missing).unlink()
     with pytest.raises(ModelFolderError, match=message):
         resolve_model_path(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is damaged or was not copied to its end"),
+        (b"noise" * 100, "is damaged or was not copied to its end"),
+        (b"version https://git-lfs.github.com/spec/v1\nsize 9\n", "is a pointer of Git LFS"),
+    ],
+    ids=["empty", "noise", "pointer"],
+)
+def test_weights_that_cannot_be_read_are_refused_by_their_header(folder: Path, content: bytes, message: str) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelFolderError, match=message):
+        resolve_model_path(folder)
+
+
+@pytest.mark.parametrize("content", ["{", "[1]"])
+def test_a_generation_config_that_cannot_be_read_is_named(folder: Path, content: str) -> None:
+    (folder / "generation_config.json").write_text(content)
+    with pytest.raises(ModelFolderError, match=r"generation_config.json (is no valid JSON|holds a list)"):
+        _ = resolve_model_path(folder).eos_token_ids
 
 
 def test_missing_shards_are_named(folder: Path) -> None:

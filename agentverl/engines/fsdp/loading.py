@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from agentverl.data.model_config import load_config
 from agentverl.engines.fsdp.packed_attention import PACKED_ATTENTION
 from agentverl.engines.settings import EngineSettings
 from agentverl.errors import BadInputError, ModelFolderError
@@ -45,16 +46,8 @@ def load_model(settings: EngineSettings) -> PreTrainedModel:
 
 def _config(settings: EngineSettings) -> PreTrainedConfig:
     if isinstance(settings.model, PreTrainedConfig):
-        config = copy.deepcopy(settings.model)  # loading notes the attention in it
-    elif (settings.model / "config.json").is_file():
-        config = AutoConfig.from_pretrained(settings.model, trust_remote_code=settings.trust_remote_code)
-    else:
-        raise ModelFolderError(f"model folder {settings.model} has no config.json; expected a Hugging Face folder")
-    for name, value in settings.override_config.items():
-        if not hasattr(config, name):
-            raise BadInputError(f"model.override_config: {config.model_type} has no entry {name!r}")
-        setattr(config, name, value)
-    return config
+        return copy.deepcopy(settings.model)  # loading notes the attention in it
+    return load_config(settings.model, settings.override_config, trust_remote_code=settings.trust_remote_code)
 
 
 def _require_packable(config: PreTrainedConfig) -> None:

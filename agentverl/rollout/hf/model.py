@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, Cache, GenerationConfig, PreTrainedConfig
+from transformers import AutoModelForCausalLM, Cache, GenerationConfig, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
+from agentverl.data.model_config import context_length, load_config
 from agentverl.errors import BadInputError, ModelFolderError
 from agentverl.rollout.hf.attention import NAME, Segment, attending
 from agentverl.rollout.hf.kv_pool import KVPool, LayerShape
@@ -111,21 +112,13 @@ def refusing(model_type: str) -> Iterator[None]:
 
 
 def _max_positions(config: PreTrainedConfig) -> int:
-    text_config = config.get_text_config(decoder=True)
-    positions = int(getattr(text_config, "max_position_embeddings", 0) or 2**31)
-    rope = getattr(text_config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":
-        # Beyond it the frequencies depend on the longest sequence of a batch, so answers would depend on their company.
-        positions = min(positions, int(rope.get("original_max_position_embeddings", positions)))
-    return positions
+    return context_length(config) or 2**31
 
 
 def _config(model: str | Path | PreTrainedConfig, settings: HFSettings) -> PreTrainedConfig:
     if isinstance(model, PreTrainedConfig):
         return copy.deepcopy(model)  # loading notes the attention in it
-    if not (Path(model) / "config.json").is_file():
-        raise ModelFolderError(f"model folder {model} has no config.json; expected a Hugging Face model folder")
-    return AutoConfig.from_pretrained(model, trust_remote_code=settings.trust_remote_code)
+    return load_config(Path(model), settings.override_config, trust_remote_code=settings.trust_remote_code)
 
 
 def _require_served(config: PreTrainedConfig) -> None:

@@ -1,6 +1,8 @@
 """The limits of the embedded server."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from agentverl.errors import BadInputError
 
@@ -28,11 +30,13 @@ class HFSettings:
     load_weights: bool = True
     """False builds the model empty; requests fail until the first `update_weights`."""
     trust_remote_code: bool = False
+    override_config: Mapping[str, Any] = field(default_factory=dict)
+    """Entries that replace those of the model's config.json."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise BadInputError(f"dtype={self.dtype!r}: expected one of {', '.join(DTYPES)}")
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_memory_bytes"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise BadInputError(f"{name}={value}: expected at least 1")
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise BadInputError(f"{name}={value!r}: expected a whole number of at least 1")
