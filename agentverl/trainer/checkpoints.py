@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from agentverl.errors import RunFolderError
+from agentverl.errors import RunFolderError, TrainingStoppedError
 
 _COMPLETE = re.compile(r"global_step_(\d+)")
 _UNFINISHED_SUFFIX = ".unfinished"
@@ -30,13 +30,20 @@ class CheckpointFolder:
         return self.path / f"global_step_{step}"
 
     def save(self, step: int, write: Callable[[Path], None]) -> Path:
-        """Let `write` fill a folder, then give it its final name; a crash at any moment leaves no half checkpoint."""
+        """Let `write` fill a folder, then give it its final name; a crash at any moment leaves no half checkpoint.
+
+        Raises:
+            TrainingStoppedError: it cannot be written.
+        """
         final = self.of(step)
         unfinished = final.with_name(final.name + _UNFINISHED_SUFFIX)
         shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        write(unfinished)
-        _sync(unfinished)
+        try:
+            unfinished.mkdir(parents=True)
+            write(unfinished)
+            _sync(unfinished)
+        except Exception as error:  # torch and safetensors raise types of their own when a disk is full
+            raise self._failed(unfinished, error) from error
         replaced = self._out_of_the_way(final) if final.exists() else None
         unfinished.rename(final)
         _sync_folder(self.path)
@@ -72,6 +79,15 @@ class CheckpointFolder:
             shutil.rmtree(aside, ignore_errors=True)
             later.rename(aside)
         return kept
+
+    def _failed(self, unfinished: Path, error: Exception) -> TrainingStoppedError:
+        free = shutil.disk_usage(next(folder for folder in unfinished.parents if folder.is_dir())).free >> 20
+        shutil.rmtree(unfinished, ignore_errors=True)
+        last = max(self.steps(), default=None)
+        return TrainingStoppedError(
+            f"checkpoint {unfinished} cannot be written, with {free} MiB free there: {type(error).__name__}: {error}. "
+            f"Mend that and start the run again: it goes on from {'its beginning' if last is None else f'step {last}'}"
+        )
 
     def _out_of_the_way(self, complete: Path) -> Path:
         """Take a checkpoint's name away at once, before its files go one by one."""

@@ -51,12 +51,16 @@ class RunFolder:
             _refuse_other_settings(path, settings)
         run = cls(path, resumed_step=None)
         run._prepare()
-        run.checkpoints.remove_unfinished()
-        if checkpoint is not None:
-            run._roll_back_to(checkpoint)
-        elif unfinished:
-            run.resumed_step = max(run.checkpoints.steps(), default=None)
-        write_text(path / "config.yaml", to_yaml(settings))
+        try:
+            run.checkpoints.remove_unfinished()
+            if checkpoint is not None:
+                run._roll_back_to(checkpoint)
+            elif unfinished:
+                run.resumed_step = max(run.checkpoints.steps(), default=None)
+            write_text(path / "config.yaml", to_yaml(settings))
+        except BaseException:
+            run.close()
+            raise
         return run
 
     @classmethod
@@ -89,6 +93,7 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            self.close()
             raise RunFolderError(
                 f"{self.path} is in use by another process; wait for it, end it, or choose another name with "
                 "trainer.experiment_name=..."

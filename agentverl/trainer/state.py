@@ -1,5 +1,6 @@
 """What a trainer has to remember between steps, as it stands in a checkpoint."""
 
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,9 @@ class TrainerState:
         """
         try:
             values = orjson.loads((folder / _FILE).read_bytes())
+            values["metrics"] = {
+                name: math.nan if value is None else value for name, value in values["metrics"].items()
+            }
             values["validations"] = [ValidationPoint(**point) for point in values["validations"]]
             return cls(**values)
         except (OSError, orjson.JSONDecodeError, TypeError, KeyError) as error:

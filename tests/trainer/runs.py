@@ -44,6 +44,7 @@ _PRELOADED = [
     "matplotlib.figure",
     "transformers.models.qwen2.modeling_qwen2",
 ]
+_PATIENCE_SECONDS = 600.0
 _TIME_AND_MEMORY = ("timing_", "perf/")
 
 
@@ -91,7 +92,7 @@ class Training:
     def running(self) -> bool:
         return self.process is not None and self.process.is_alive()
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 120.0) -> bool:
+    def wait_for(self, condition: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> bool:
         """Look for something as often as possible while the process runs; whether it came."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -100,6 +101,7 @@ class Training:
             if not self.running:
                 return condition()
             time.sleep(0.0005)
+        self.send(signal.SIGKILL)
         raise TimeoutError(f"nothing came in {seconds} s; printed: {self.printed}")
 
     def let_run(self, seconds: float) -> None:
@@ -115,12 +117,15 @@ class Training:
             os.kill(self.process.pid, number)
         return self.end()
 
-    def end(self, seconds: float = 120.0) -> int:
+    def end(self, seconds: float = _PATIENCE_SECONDS) -> int:
         """Wait for the process to end; its exit code."""
+        self.let_run(seconds)
+        if self.running:
+            self.send(signal.SIGKILL)
+            raise TimeoutError(f"still running after {seconds} s; printed: {self.printed}")
         assert self.process is not None
-        self.process.join(seconds)
         code = self.process.exitcode
-        assert code is not None, self.printed
+        assert code is not None
         return code
 
     def finish(self, *more: str) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agentverl.errors import RunFolderError, TrainingStoppedError
 from agentverl.trainer.checkpoints import CheckpointFolder
 
 
@@ -31,11 +32,13 @@ def test_a_write_that_raises_leaves_no_checkpoint(tmp_path: Path) -> None:
         write_files(folder)
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(TrainingStoppedError, match=r"global_step_3.*: OSError: disk full\. .*from its beginning"):
         checkpoints.save(3, fail)
-    assert checkpoints.steps() == []
-    checkpoints.remove_unfinished()
     assert list(tmp_path.iterdir()) == []
+    checkpoints.save(2, write_files)
+    with pytest.raises(TrainingStoppedError, match="it goes on from step 2"):
+        checkpoints.save(3, fail)
+    assert checkpoints.steps() == [2]
 
 
 def test_a_kill_during_a_save_leaves_the_previous_checkpoint_only(tmp_path: Path) -> None:
@@ -64,3 +67,57 @@ def test_only_the_newest_are_kept_whoever_saved_them(tmp_path: Path) -> None:
     assert CheckpointFolder(tmp_path).steps() == [2, 3]
     CheckpointFolder(tmp_path).keep_newest(None)
     assert CheckpointFolder(tmp_path).steps() == [2, 3]
+
+
+def test_a_step_saved_again_replaces_what_was_there(tmp_path: Path) -> None:
+    checkpoints = CheckpointFolder(tmp_path)
+    checkpoints.save(1, write_files)
+    checkpoints.save(1, lambda folder: (folder / "new").touch())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["global_step_1"]
+    assert [entry.name for entry in checkpoints.of(1).iterdir()] == ["new"]
+
+
+REMOVALS = {
+    "replaced": "checkpoints.save(2, lambda folder: (folder / 'new').touch())",
+    "no longer among the newest": "checkpoints.keep_newest(1)",
+}
+
+
+@pytest.mark.parametrize("how", REMOVALS)
+def test_a_kill_during_a_removal_leaves_no_half_checkpoint(tmp_path: Path, how: str) -> None:
+    """Killed when the first file of a checkpoint is gone, which an audit hook notices."""
+    script = f"""
+import os, signal, sys
+from pathlib import Path
+from agentverl.trainer.checkpoints import CheckpointFolder
+checkpoints = CheckpointFolder(Path({str(tmp_path)!r}))
+for step in (1, 2, 3):
+    checkpoints.save(step, lambda folder: [(folder / str(number)).touch() for number in range(9)])
+removed = []
+def watch(event, arguments):
+    if event == "os.remove":
+        removed.append(arguments)
+        if len(removed) == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(watch)
+{REMOVALS[how]}
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+    checkpoints = CheckpointFolder(tmp_path)
+    assert [len(list(checkpoints.of(step).iterdir())) for step in checkpoints.steps()][-1] == 9
+    assert all(len(list(checkpoints.of(step).iterdir())) in (1, 9) for step in checkpoints.steps())
+    checkpoints.remove_unfinished()
+    assert {entry.name for entry in tmp_path.iterdir()} == {f"global_step_{step}" for step in checkpoints.steps()}
+
+
+def test_going_back_sets_later_checkpoints_aside(tmp_path: Path) -> None:
+    checkpoints = CheckpointFolder(tmp_path)
+    for _ in range(2):
+        for step in (1, 2, 3):
+            checkpoints.save(step, write_files)
+        assert checkpoints.set_aside_after(checkpoints.of(1)) == 1
+    assert checkpoints.steps() == [1]
+    assert (tmp_path / "global_step_3.superseded" / "trainer.json").is_file()
+    for name in ("global_step_3", "global_step_last"):
+        with pytest.raises(RunFolderError, match=f"{name} is no complete checkpoint; expected .*: global_step_1$"):
+            checkpoints.set_aside_after(tmp_path / name)
