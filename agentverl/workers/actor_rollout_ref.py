@@ -30,6 +30,7 @@ from agentverl.workers.engine_settings import (
 )
 from agentverl.workers.losses import loss_weight, ppo_loss
 from agentverl.workers.replicas import make_replica, replica_spec
+from agentverl.workers.silent_rows import without_silent_rows
 from agentverl.workers.weight_update import update_replica
 
 _MODEL_COLUMNS = ("prompts", "responses", "response_mask", "temperature")
@@ -189,7 +190,7 @@ class ActorRolloutRefWorker(Worker):
             data.batch["loss_weight"] = loss_weight(data, config.loss_agg_mode, config.loss_scale_factor)
         with self._on_device(self.actor, config.fsdp_config, optimizer=True):
             metrics = self.actor.train_batch(
-                data,
+                without_silent_rows(config, data.select(non_tensor_batch_keys=[])),
                 partial(ppo_loss, config),
                 calculate_entropy=config.calculate_entropy or config.entropy_coeff != 0,
             )
