@@ -40,7 +40,8 @@ async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             future.set_result(result)
 
     def work() -> None:
-        result, error = None, None
+        result: Any = None
+        error: Exception | None = None
         try:
             result = function(*args, **kwargs)
         except StopIteration as stop:  # a future refuses StopIteration and would never be settled

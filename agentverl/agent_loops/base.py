@@ -27,6 +27,8 @@ class AgentLoopBase(ABC):
     """
 
     Settings: ClassVar[type[BaseModel]] = AgentLoopSettings
+    calls_tools: ClassVar[bool] = True
+    """False where the loop never does: a run that configures tools for it alone is refused."""
 
     def __init__(self, context: AgentContext, **settings: Any) -> None:
         self.context = context

@@ -12,7 +12,7 @@ class PromptLoader:
     """An endless iterator over batches of `batch_size` rows; each row gets the `uid` `<epoch>-<position>`.
 
     The order of an epoch follows from seed and epoch alone. Rows that do not fill a last batch wait for an epoch in
-    which the order puts them elsewhere (without `shuffle` they are never used).
+    which the order puts them elsewhere (without `shuffle` never). A `batch_size` of 0 makes no batch.
 
     Raises:
         DatasetError: fewer rows than make one batch.
@@ -21,7 +21,7 @@ class PromptLoader:
     def __init__(self, rows: Sequence[dict[str, Any]], *, batch_size: int, shuffle: bool = True, seed: int = 0) -> None:
         if len(rows) < batch_size:
             raise DatasetError(
-                f"{len(rows)} rows do not make a batch of {batch_size}; lower the batch size or give more rows"
+                f"{len(rows)} rows do not make a batch of data.train_batch_size={batch_size}; lower it or give more"
             )
         self._rows = rows
         self._batch_size = batch_size
@@ -39,7 +39,7 @@ class PromptLoader:
     @property
     def steps_per_epoch(self) -> int:
         """Batches an epoch."""
-        return len(self._rows) // self._batch_size
+        return len(self._rows) // self._batch_size if self._batch_size else 0
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
         return self

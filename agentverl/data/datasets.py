@@ -12,6 +12,9 @@ from agentverl.errors import DatasetError
 from agentverl.messages import Message
 from agentverl.settings.seeds import derive_seed
 
+_KINDS = {"agent_name": str, "environment": str, "reward_model": dict, "extra_info": dict}
+"""Columns of one type each."""
+
 
 class RowDataset(Sequence[Row]):
     """Rows by position. A row has `raw_prompt` (messages), `data_source`, `reward_model`, `extra_info`, `index`,
@@ -100,15 +103,23 @@ def _need_column(row: Row, column: str, key: str) -> None:
 
 
 def _normalised(row: Row, index: int, prompt_key: str, reward_fn_key: str) -> Row:
+    for column, kind in [(reward_fn_key, str), *_KINDS.items()]:
+        value = row.get(column)
+        if value is not None and not isinstance(value, kind):
+            expected = "text" if kind is str else "a mapping"
+            raise DatasetError(f"row {index}: {column} is {_shown(value)}; expected {expected}")
     extra = row.get("extra_info") or {}
-    if not isinstance(extra, dict):
-        raise DatasetError(f"row {index}: extra_info is a {type(extra).__name__}; expected a mapping")
     normal = {key: value for key, value in row.items() if key != prompt_key and value is not None}
     normal["raw_prompt"] = messages_of(row.get(prompt_key), index, prompt_key)
     normal["data_source"] = row.get(reward_fn_key) or "unknown"
     normal["reward_model"] = row.get("reward_model") or {}
     normal["extra_info"] = extra
     normal["tools_kwargs"] = from_column(row.get("tools_kwargs") or extra.get("tools_kwargs") or {})
+    if "environment_kwargs" in normal:
+        normal["environment_kwargs"] = from_column(normal["environment_kwargs"])
+    for column in ("tools_kwargs", "environment_kwargs"):
+        if not isinstance(normal.get(column, {}), dict):
+            raise DatasetError(f"row {index}: {column} is {_shown(normal[column])}; expected a mapping")
     normal["index"] = extra.get("index", index)
     return normal
 
@@ -128,6 +139,10 @@ def messages_of(value: Any, index: int, column: str) -> list[Message]:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise DatasetError(
                 f"row {index}: {column} holds {_shown(message)}; expected messages with role and content"
+            )
+        if not isinstance(message.get("content"), str | list) and message["role"] != "assistant":
+            raise DatasetError(
+                f"row {index}: {column} holds {_shown(message)}; expected content that is text or a list of parts"
             )
     return messages
 

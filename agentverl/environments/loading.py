@@ -86,9 +86,18 @@ async def reset(environment: Environment, context: EnvironmentContext, task: Map
     Raises:
         DatasetError: `environment_kwargs` of the row do not fit `reset`.
     """
-    try:
-        inspect.signature(environment.reset).bind(context, **task)
-    except TypeError as error:
-        name = type(environment).__name__
-        raise DatasetError(f"environment_kwargs of the row do not fit {name}.reset: {error}") from None
+    check_task(type(environment), task)
     return await environment.reset(context, **task)
+
+
+def check_task(environment_class: type[Environment], task: Mapping[str, Any]) -> None:
+    """Hold a row's `environment_kwargs` against what `reset` takes.
+
+    Raises:
+        DatasetError: they do not fit.
+    """
+    try:
+        inspect.signature(environment_class.reset).bind(None, None, **task)
+    except TypeError as error:
+        name = environment_class.__name__
+        raise DatasetError(f"environment_kwargs of the row do not fit {name}.reset: {error}") from None

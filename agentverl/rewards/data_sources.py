@@ -37,6 +37,11 @@ def scorer_name(data_source: str) -> str:
     )
 
 
+def compares_with_truth(data_source: str) -> bool:
+    """Whether the scorer of a data source is one of the shipped ones that need a ground truth."""
+    return scorer_name(data_source) in ("gsm8k", "math_verify")
+
+
 def default_compute_score(
     data_source: str,
     solution_str: str,

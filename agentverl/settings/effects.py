@@ -46,7 +46,7 @@ def _rows_come_from_files(s: Settings) -> bool:
 
 
 def _never_validates(s: Settings) -> bool:
-    return s.trainer.test_freq <= 0 and not s.trainer.val_before_train and not s.trainer.val_only
+    return not s.validates
 
 
 def _calls_no_tools(s: Settings) -> bool:

@@ -39,6 +39,11 @@ class Settings(Section):
     trainer: TrainerSettings = TrainerSettings()
 
     @property
+    def validates(self) -> bool:
+        """Whether anything is ever validated."""
+        return self.trainer.test_freq > 0 or self.trainer.val_before_train or self.trainer.val_only
+
+    @property
     def needs_reference(self) -> bool:
         """Whether a KL term asks for the reference policy."""
         return self.actor_rollout_ref.actor.use_kl_loss or self.algorithm.use_kl_in_reward

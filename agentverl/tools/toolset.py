@@ -82,6 +82,15 @@ class Toolset:
             except Exception:  # the run is over; the next resource still has to go
                 logger.warning("teardown of tool %s failed", name, exc_info=True)
 
+    def check_task(self, tools_kwargs: Mapping[str, Any]) -> None:
+        """Hold a row's `tools_kwargs` against what the tools' `open` takes.
+
+        Raises:
+            DatasetError: they do not fit a tool.
+        """
+        for name, spec in self.specs.items():
+            _task_of(name, tools_kwargs, spec.tool_class)
+
     async def open(self, context: ToolContext, tools_kwargs: Mapping[str, Any] | None = None) -> dict[str, BoundTool]:
         """One instance of each tool for a trajectory, by name; `tools_kwargs` are the row's, by tool name.
 
@@ -94,7 +103,7 @@ class Toolset:
             for name, spec in self.specs.items():
                 tool = spec.tool_class(spec.settings, self._resources.get(name))
                 tool.context = context
-                task = _task_of(name, tools_kwargs or {}, tool)
+                task = _task_of(name, tools_kwargs or {}, spec.tool_class)
                 seconds = spec.timeout_seconds or self._default_timeout_seconds
                 bound[name] = BoundTool(tool, spec.schema, checker=spec.checker, timeout_seconds=seconds)
                 await _opened(name, tool, context, task)
@@ -125,13 +134,15 @@ async def close_all(bound: Mapping[str, BoundTool]) -> None:
             logger.warning("closing tool %s failed", name, exc_info=result)
 
 
-def _task_of(name: str, tools_kwargs: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
+def _task_of(name: str, tools_kwargs: Mapping[str, Any], tool_class: type[Tool]) -> dict[str, Any]:
     entry = tools_kwargs.get(name) or {}
+    if not isinstance(entry, Mapping):
+        raise DatasetError(f"tools_kwargs of the row hold {entry!r} for tool {name!r}; expected a mapping")
     task = entry.get("create_kwargs", entry) or {}  # verl nests them under `create_kwargs`
-    if type(tool).open is Tool.open:  # takes anything; binding costs more than opening
+    if tool_class.open is Tool.open:  # takes anything; binding costs more than opening
         return dict(task)
     try:
-        inspect.signature(tool.open).bind(None, **task)
+        inspect.signature(tool_class.open).bind(None, None, **task)
     except TypeError as error:
         raise DatasetError(f"tools_kwargs of the row do not fit tool {name!r}: {error}") from None
     return dict(task)

@@ -16,7 +16,8 @@ from agentverl.trainer.data_metrics import data_metrics, rollout_difference_metr
 from agentverl.trainer.interruption import Interruption
 from agentverl.trainer.memory import MemoryMeter
 from agentverl.trainer.policy_update import PolicyUpdate, optimiser_steps
-from agentverl.trainer.preparation import prepare
+from agentverl.trainer.preparation import Prepared, prepare
+from agentverl.trainer.problems import Problems
 from agentverl.trainer.run_folder import RunFolder
 from agentverl.trainer.schedule import SynchronousSchedule
 from agentverl.trainer.session import Session
@@ -31,19 +32,10 @@ class PPOTrainer:
 
     Args:
         config: the whole configuration.
-
-    Raises:
-        BadInputError: whatever keeps the run from starting, together.
     """
 
     def __init__(self, config: Settings) -> None:
         self.settings = config
-        self.run = RunFolder.open(
-            config.trainer.run_folder,
-            config,
-            resume_mode=config.trainer.resume_mode,
-            resume_from=config.trainer.resume_from_path,
-        )
         self.state = TrainerState()
         self._memory = MemoryMeter()
 
@@ -72,10 +64,10 @@ class PPOTrainer:
             BadInputError: whatever keeps the run from starting, together.
         """
         settings, trainer = self.settings, self.settings.trainer
-        prepared = prepare(settings)
+        self.run, prepared = _open(settings)
         self.loader = PromptLoader(
             prepared.train_rows,
-            batch_size=settings.data.train_batch_size,
+            batch_size=0 if trainer.val_only else settings.data.train_batch_size,
             shuffle=settings.data.shuffle,
             seed=settings.data.seed if settings.data.seed is not None else trainer.seed,
         )
@@ -107,7 +99,7 @@ class PPOTrainer:
             with watch.phase("update_weights"):
                 session.synchronise_weights(step)
             self.state.step = step
-            if self._due(settings.trainer.test_freq):
+            if settings.trainer.test_freq > 0 and self._due(settings.trainer.test_freq):
                 with watch.phase("testing"):
                     metrics |= self._validate()
             metrics |= data_metrics(batch, max_prompt_length=settings.data.max_prompt_length)
@@ -126,9 +118,9 @@ class PPOTrainer:
 
     def end(self) -> None:
         """Stop servers, workers, threads and loggers; the run's folder is given back."""
-        if hasattr(self, "session"):
-            self.session.close()
-        self.run.close()
+        for part in ("session", "run"):
+            if hasattr(self, part):
+                getattr(self, part).close()
 
     def _due(self, frequency: int) -> bool:
         last = self.state.step == self.total_steps
@@ -202,6 +194,25 @@ class PPOTrainer:
         )
         self.run.write_summary(summary.as_dict())
         return summary
+
+
+def _open(settings: Settings) -> tuple[RunFolder, Prepared]:
+    """The run's folder and all its parts; what is wrong with both is reported together."""
+    trainer, problems = settings.trainer, Problems()
+    run = problems.attempt(
+        lambda: RunFolder.open(
+            trainer.run_folder, settings, resume_mode=trainer.resume_mode, resume_from=trainer.resume_from_path
+        )
+    )
+    splits = [*([] if trainer.val_only else ["train"]), *(["val"] if settings.validates else [])]
+    try:
+        prepared = prepare(settings, splits=splits, fewest_train_rows=settings.data.train_batch_size, problems=problems)
+    except BaseException:
+        if run is not None:
+            run.withdraw()
+        raise
+    assert run is not None
+    return run, prepared
 
 
 def _group_metrics(groups: list[Group]) -> dict[str, float]:

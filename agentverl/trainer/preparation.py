@@ -1,9 +1,10 @@
 """All that a run needs and that can be wrong before anything starts: found at once, reported together."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
@@ -11,12 +12,13 @@ from agentverl import plugins
 from agentverl.agent_loops.loading import AgentLoops
 from agentverl.data.chat_template import ChatTemplate
 from agentverl.data.datasets import RowDataset, load_rows
+from agentverl.data.model_config import context_length, load_config
 from agentverl.data.model_folder import ModelFolder, resolve_model_path
 from agentverl.data.overlong import fit_prompts
 from agentverl.data.tokenizers import load_tokenizer
 from agentverl.data.tool_parsers import load_tool_parser
 from agentverl.environments.loading import EnvironmentSpec
-from agentverl.errors import BadInputError, SettingsError
+from agentverl.errors import DatasetError, ModelFolderError, SettingsError
 from agentverl.rewards.base import RewardManager
 from agentverl.settings.model import ModelSettings
 from agentverl.settings.paths import resolve_path
@@ -24,32 +26,10 @@ from agentverl.settings.reward import RewardSettings
 from agentverl.settings.root import Settings
 from agentverl.tools.loading import load_tools
 from agentverl.tools.toolset import Toolset
+from agentverl.trainer.problems import Problems
+from agentverl.trainer.row_checks import RowChecks
 
-_Made = TypeVar("_Made")
 Row = dict[str, Any]
-
-
-class Problems:
-    """Collects what is wrong, so that a user mends a configuration once, not key by key."""
-
-    def __init__(self) -> None:
-        self._errors: list[BadInputError] = []
-
-    def attempt(self, make: Callable[[], _Made]) -> _Made | None:
-        """What `make` returns; None, and a problem more, where it raises a BadInputError."""
-        try:
-            return make()
-        except BadInputError as error:
-            self._errors.append(error)
-            return None
-
-    def refuse(self) -> None:
-        """Raise what was collected: one error as it is, several as one that lists them."""
-        if len(self._errors) == 1:
-            raise self._errors[0]
-        if self._errors:
-            lines = "\n".join(f"  - {error}" for error in self._errors)
-            raise SettingsError(f"{len(self._errors)} things keep the run from starting:\n{lines}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +52,20 @@ class Prepared:
         return text
 
 
-def prepare(settings: Settings, *, splits: tuple[str, ...] = ("train", "val")) -> Prepared:
+def prepare(
+    settings: Settings,
+    *,
+    splits: Sequence[str] = ("train", "val"),
+    fewest_train_rows: int = 1,
+    problems: Problems | None = None,
+) -> Prepared:
     """Find and check the model folder, template, plugins, tools and rows of a run.
 
     Raises:
-        BadInputError: everything that is wrong, together.
+        BadInputError: everything that is wrong, together, what `problems` holds already included.
     """
     rollout = settings.actor_rollout_ref.rollout
-    problems = Problems()
+    problems = problems or Problems()
     folder, tokenizer, template = _model_parts(settings, problems)
     parser = problems.attempt(partial(load_tool_parser, rollout.multi_turn.format))
     loops = problems.attempt(lambda: AgentLoops(_path(rollout.agent.agent_loop_config_path)))
@@ -91,13 +77,19 @@ def prepare(settings: Settings, *, splits: tuple[str, ...] = ("train", "val")) -
     toolset = Toolset(specs or [], default_timeout_seconds=rollout.agent.tool_timeout_seconds)
     if template is not None and toolset.specs:
         problems.attempt(partial(template.check_tools, toolset.schemas))
-    rows: dict[str, Sequence[Row]] = {"train": [], "val": []}
-    if template is not None:
-        for split in splits:
-            rows[split] = problems.attempt(partial(rows_of, settings, split, template, toolset)) or []
     reward = problems.attempt(lambda: reward_manager(settings.reward))
-    if reward is not None and loops is not None:
-        problems.attempt(lambda: _check_rows(settings, rows, loops, reward))
+    rows: dict[str, Sequence[Row]] = {"train": [], "val": []}
+    checks = RowChecks(settings, problems)
+    for split in splits:
+        fewest = fewest_train_rows if split == "train" else 1
+        rows[split] = problems.attempt(partial(_split, settings, split, template, toolset, fewest)) or []
+        problems.attempt(partial(checks.read, rows[split]))
+    if loops is not None and specs is not None:
+        checks.agent_loops(loops, toolset)
+        checks.tools(toolset)
+    scores = checks.environments()
+    if reward is not None:
+        checks.rewards(reward, scores)
     problems.refuse()
     assert folder is not None
     assert template is not None
@@ -123,18 +115,39 @@ def template_of(model: ModelSettings, template_kwargs: Mapping[str, Any]) -> tup
     return folder, tokenizer, ChatTemplate(tokenizer, dict(template_kwargs), folder.eos_token_ids)
 
 
-def rows_of(settings: Settings, split: str, template: ChatTemplate, toolset: Toolset) -> Sequence[Row]:
-    """The prompts of a split, from its files or from the environment's tasks, none longer than allowed.
+def _split(
+    settings: Settings, split: str, template: ChatTemplate | None, toolset: Toolset, fewest: int
+) -> Sequence[Row]:
+    """The prompts of a split, none longer than allowed; errors begin with where they come from."""
+    data, agent = settings.data, settings.actor_rollout_ref.rollout.agent
+    files = data.train_files if split == "train" else data.val_files
+    source = f"data.{split}_files" if files else f"{split} tasks of agent.environment={agent.environment}"
+    try:
+        rows = _rows(settings, split)
+        if template is not None and rows:
+            rows = fit_prompts(
+                rows,
+                template,
+                max_prompt_length=data.max_prompt_length,
+                policy=data.overlong_policy,
+                tools=toolset.schemas or None,
+            )
+        if len(rows) < fewest:
+            raise DatasetError(
+                f"{len(rows)} rows do not make a batch of data.train_batch_size={fewest}; lower it or give more"
+            )
+    except DatasetError as error:
+        raise DatasetError(f"{source}: {error}") from error
+    return rows
 
-    Raises:
-        DatasetError, SettingsError: files, columns or prompts that cannot work.
-    """
+
+def _rows(settings: Settings, split: str) -> RowDataset:
     data, agent = settings.data, settings.actor_rollout_ref.rollout.agent
     training = split == "train"
     files = data.train_files if training else data.val_files
     seed = data.seed if data.seed is not None else settings.trainer.seed
     if files:
-        rows = load_rows(
+        return load_rows(
             [resolve_path(file) for file in files],
             prompt_key=data.prompt_key,
             reward_fn_key=data.reward_fn_key,
@@ -142,21 +155,12 @@ def rows_of(settings: Settings, split: str, template: ChatTemplate, toolset: Too
             shuffle=data.shuffle if training else data.validation_shuffle,
             seed=seed,
         )
-    elif agent.environment is not None:
-        environment = EnvironmentSpec.find(agent.environment, agent.environment_kwargs)
-        # Held-out tasks are the same in every run, so that runs with different seeds can be compared.
-        rows = RowDataset(
-            environment.rows(split, data.train_size, seed) if training else environment.rows(split, data.val_size, 0)
-        )
-    else:
-        return []
-    return fit_prompts(
-        rows,
-        template,
-        max_prompt_length=data.max_prompt_length,
-        policy=data.overlong_policy,
-        tools=toolset.schemas or None,
-    )
+    if agent.environment is None:
+        return RowDataset([])
+    environment = EnvironmentSpec.find(agent.environment, agent.environment_kwargs)
+    # Held-out tasks are the same in every run, so that runs with different seeds can be compared.
+    size, seed = (data.train_size, seed) if training else (data.val_size, 0)
+    return RowDataset(environment.rows(split, size, seed))
 
 
 def reward_manager(reward: RewardSettings) -> RewardManager:
@@ -178,32 +182,38 @@ def reward_manager(reward: RewardSettings) -> RewardManager:
 
 
 def _model_parts(settings: Settings, problems: Problems) -> tuple[Any, Any, Any]:
-    made = problems.attempt(
-        lambda: template_of(settings.actor_rollout_ref.model, settings.data.apply_chat_template_kwargs)
-    )
-    return made or (None, None, None)
+    model = settings.actor_rollout_ref.model
+    made = problems.attempt(lambda: template_of(model, settings.data.apply_chat_template_kwargs))
+    if made is None:
+        return None, None, None
+    problems.attempt(partial(_check_model, settings, made[0].path, made[2]))
+    return made
 
 
-def _check_rows(
-    settings: Settings, rows: Mapping[str, Sequence[Row]], loops: AgentLoops, reward: RewardManager
-) -> None:
-    """Find every agent loop, environment and scorer that a row names."""
-    every = [*rows["train"], *rows["val"]]
-    for name in {row["agent_name"] for row in every if row.get("agent_name")}:
-        loops.find(name)
-    named = {row["environment"] for row in every if row.get("environment")}
-    agent = settings.actor_rollout_ref.rollout.agent
-    scores_itself = {
-        # The configuration's settings are those of its own environment; a row's other one has only defaults.
-        name: EnvironmentSpec.find(
-            name, agent.environment_kwargs if name == agent.environment else None
-        ).environment_class.scores()
-        for name in named - {None}
-    }
-    if settings.reward.custom_reward_function.path is None and hasattr(reward, "check"):
-        sources = {row.get("data_source", "") for row in every if not scores_itself.get(row.get("environment"), False)}
-        if agent.environment is None or settings.reward.score_from == "function":
-            reward.check(sources)
+def _check_model(settings: Settings, folder: Path, template: ChatTemplate) -> None:
+    """The longest sequence fits into the model's context, and what ends a turn into its vocabulary."""
+    model, data = settings.actor_rollout_ref.model, settings.data
+    config = load_config(folder, model.override_config, trust_remote_code=model.trust_remote_code)
+    context, longest = context_length(config), data.max_prompt_length + data.max_response_length
+    asked = settings.actor_rollout_ref.rollout.max_model_len
+    if context is not None and asked is not None and asked > context:
+        raise SettingsError(
+            f"rollout.max_model_len={asked} is above the model's context of {context} tokens (max_position_embeddings "
+            f"in {folder}/config.json); set it to {context}"
+        )
+    if context is not None and asked is None and longest > context:
+        raise SettingsError(
+            f"data.max_prompt_length={data.max_prompt_length} + data.max_response_length={data.max_response_length} is "
+            f"above the model's context of {context} tokens (max_position_embeddings in {folder}/config.json); lower "
+            f"them, or set rollout.max_model_len={context} to end sequences there"
+        )
+    vocabulary = config.get_text_config(decoder=True).vocab_size
+    beyond = [token for token in template.stop_token_ids if token >= vocabulary]
+    if beyond:
+        raise ModelFolderError(
+            f"the tokenizer ends turns with token {beyond[0]}, but the model has only {vocabulary} tokens (vocab_size "
+            f"in {folder}/config.json): they do not belong together"
+        )
 
 
 def _path(path: str | None) -> str | None:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,6 +34,7 @@ class RunFolder:
         """The step of the complete checkpoint to go on from; `None` in a new run."""
         self.checkpoints = CheckpointFolder(path / "checkpoints")
         self._lock: TextIO | None = None
+        self._is_new = False
 
     @classmethod
     def open(
@@ -51,6 +53,7 @@ class RunFolder:
             _refuse_other_settings(path, settings)
         run = cls(path, resumed_step=None)
         run._prepare()
+        run._is_new = not unfinished
         try:
             run.checkpoints.remove_unfinished()
             if checkpoint is not None:
@@ -108,6 +111,16 @@ class RunFolder:
         """Give the lock back."""
         if self._lock is not None:
             self._lock.close()
+
+    def withdraw(self) -> None:
+        """Take back what `open` made of a new folder: with a run that could not start, a mended one need not agree."""
+        if self._is_new:
+            for name in ("config.yaml", "logs/run.lock"):
+                (self.path / name).unlink(missing_ok=True)
+            for folder in (self.path / "logs", self.path):
+                with suppress(OSError):  # it holds something else
+                    folder.rmdir()
+        self.close()
 
     def drop_metrics_after(self, step: int) -> bool:
         """Leave out of `metrics.jsonl` the steps that will be repeated, and a last line that a kill cut short.
