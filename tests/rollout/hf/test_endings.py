@@ -14,7 +14,7 @@ EOS = 1
 
 async def test_the_end_of_turn_stays_in_the_answer(qwen2: Reference, serve: Serve) -> None:
     replica = await serve(qwen2)
-    outputs = await asyncio.gather(*(generate(replica, str(i), [5, i + 2], seed=i) for i in range(30)))
+    outputs = await asyncio.gather(*(generate(replica, str(i), [5, i + 2], seed=i, max_tokens=60) for i in range(30)))
     completed = [output for output in outputs if output.stop_reason == "completed"]
     assert completed
     for output in completed:
@@ -24,10 +24,10 @@ async def test_the_end_of_turn_stays_in_the_answer(qwen2: Reference, serve: Serv
 async def test_ignore_eos_goes_on_to_max_tokens(qwen2: Reference, serve: Serve) -> None:
     replica = await serve(qwen2)
     outputs = await asyncio.gather(
-        *(generate(replica, str(i), [5, i + 2], seed=i, ignore_eos=True, max_tokens=100) for i in range(30))
+        *(generate(replica, str(i), [5, i + 2], seed=i, ignore_eos=True, max_tokens=60) for i in range(30))
     )
     assert {output.stop_reason for output in outputs} == {"length"}
-    assert {len(output.token_ids) for output in outputs} == {100}
+    assert {len(output.token_ids) for output in outputs} == {60}
     assert any(EOS in output.token_ids for output in outputs)
 
 
