@@ -12,6 +12,8 @@ from agentverl.errors import PluginError, SettingsError
 from agentverl.rewards.base import RewardInput, RewardResult
 from agentverl.rewards.process_pool import minimum_score_of
 
+LARGEST_SCORE = 1e15
+"""Advantages square scores in float32, which ends at 3e38."""
 _REQUIRED = ("data_source", "solution_str", "ground_truth")
 _SIGNATURE = "compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs)"
 
@@ -87,9 +89,12 @@ def as_result(value: Any, target: str) -> RewardResult:
         value = value.item()
     if not isinstance(value, Real):
         raise ValueError(f"{target} returned {type(value).__name__} {str(value)[:80]!r}; expected a number")
-    if not math.isfinite(value):
-        raise ValueError(f"{target} returned {float(value)}; a score must be finite")
-    return RewardResult(score=float(value), components=components)
+    score = float(value)
+    if not math.isfinite(score):
+        raise ValueError(f"{target} returned {score}; a score must be finite")
+    if abs(score) > LARGEST_SCORE:
+        raise ValueError(f"{target} returned {score:g}; a score must be at most {LARGEST_SCORE:g}")
+    return RewardResult(score=score, components=components)
 
 
 def _accepted(function: Any, target: str) -> set[str] | None:

@@ -12,9 +12,8 @@ _FEWEST = 32
 class FailureLedger:
     """Counts the last trajectories and stops the run when more than `max_excluded_fraction` of them failed."""
 
-    def __init__(self, max_excluded_fraction: float, where: str = "") -> None:
+    def __init__(self, max_excluded_fraction: float) -> None:
         self._limit = max_excluded_fraction
-        self._where = where
         self._failed: deque[bool] = deque(maxlen=_WINDOW)
         self._reasons: Counter[str] = Counter()
 
@@ -39,8 +38,29 @@ class FailureLedger:
         failed, total = sum(self._failed), len(self._failed)
         if total < fewest or self.excluded_fraction <= self._limit or failed == 1 < total:
             return
-        reason, count = (self._reasons.most_common(1) or [("aborted", failed)])[0]
         raise TrainingStoppedError(
-            f"{failed} of the last {total} trajectories failed{self._where}, more than "
-            f"rollout.max_excluded_fraction={self._limit:g} allows. Most common ({count} times): {reason}"
+            f"{failed} of the last {total} trajectories failed, more than "
+            f"rollout.max_excluded_fraction={self._limit:g} allows. {self._most_common()}"
         )
+
+    def _most_common(self) -> str:
+        reason, count = (self._reasons.most_common(1) or [("aborted", sum(self._failed))])[0]
+        return f"Most common ({count} times): {reason}"
+
+
+class ValidationLedger(FailureLedger):
+    """The same for validation, where a failed sample counts as unsolved: only when all fail does it say nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+
+    def check(self, fewest: int = _FEWEST) -> None:
+        """Stop once at least `fewest` trajectories ended and all failed.
+
+        Raises:
+            TrainingStoppedError: with the most common reason.
+        """
+        if len(self._failed) >= fewest and all(self._failed):
+            raise TrainingStoppedError(
+                f"all {len(self._failed)} trajectories of validation failed. {self._most_common()}"
+            )

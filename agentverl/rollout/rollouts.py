@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from agentverl.errors import BadInputError, BoundaryError, TrainingStoppedError
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure, Group
-from agentverl.rollout.failures import FailureLedger
+from agentverl.rollout.failures import FailureLedger, ValidationLedger
 from agentverl.rollout.groups import GroupPolicy, OpenGroup
 from agentverl.rollout.loop_thread import LoopThread
 from agentverl.rollout.router import Lease, Router
@@ -77,8 +77,7 @@ class Rollouts:
         self._error: BaseException | None = None
         self._ledgers = {
             False: FailureLedger(settings.max_excluded_fraction),
-            # A failed sample of validation counts as unsolved; only when all fail does it say nothing.
-            True: FailureLedger(0.999, " in validation"),
+            True: ValidationLedger(),
         }
 
     def __enter__(self) -> "Rollouts":

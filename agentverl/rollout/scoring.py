@@ -1,7 +1,6 @@
 """Who scores a trajectory: the loop itself, else the environment, else the reward function of its data source."""
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from agentverl.deadlines import OutOfTimeError, bounded
 from agentverl.errors import BadInputError, Boundary, BoundaryError, DeadlineError, InfrastructureError
 from agentverl.rewards.base import RewardInput, RewardResult
-from agentverl.rewards.scorer import as_result
+from agentverl.rewards.scorer import LARGEST_SCORE, as_result
 from agentverl.rollout.episode import EpisodeResult, Failure
 from agentverl.rollout.parts import EpisodeParts
 from agentverl.rollout.runner_settings import RunnerSettings
@@ -32,10 +31,13 @@ class Scoring:
         stage.show(main.messages)
         given = [output.reward_score for output in outputs if output.reward_score is not None]
         started = time.monotonic()
+        rewards = [turn.reward for output in outputs for turn in output.turns if turn.reward is not None]
+        wrong = [value for value in (*given[-1:], *rewards) if not abs(value) <= LARGEST_SCORE]
+        if wrong:
+            message = f"a turn's reward or the loop's reward_score is {wrong[0]:g}; expected at most {LARGEST_SCORE:g}"
+            result.failure = Failure(boundary="agent", message=message)
+            return
         if given:
-            if not math.isfinite(given[-1]):
-                result.failure = Failure(boundary="agent", message=f"the loop set reward_score to {given[-1]}")
-                return
             result.score = given[-1]
         else:
             await self._judge(stage, result)

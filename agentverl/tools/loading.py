@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from agentverl import plugins
-from agentverl.errors import PluginError, SettingsError
+from agentverl.errors import BadInputError, PluginError, SettingsError
 from agentverl.tools.base import Tool
 from agentverl.tools.function_tool import function_tool, functions_of
 from agentverl.tools.toolset import ToolSpec, checked_timeout
@@ -37,7 +37,18 @@ def load_tools(
 
 def tools_of_entries(entries: Sequence[Any], where: str = "tools") -> list[ToolSpec]:
     """The tools of a list as it stands in the YAML; `where` begins the messages of errors."""
-    return [_tool_of_entry(entry, f"{where}: tools[{index}]") for index, entry in enumerate(entries)]
+    specs: list[ToolSpec] = []
+    problems: list[BadInputError] = []
+    for index, entry in enumerate(entries):
+        try:
+            specs.append(_tool_of_entry(entry, f"{where}: tools[{index}]"))
+        except BadInputError as error:
+            problems.append(error)
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise SettingsError("; ".join(map(str, problems)))
+    return specs
 
 
 def _entries(path: Path) -> list[Any]:
@@ -73,7 +84,11 @@ def _tool_of_entry(entry: Any, where: str) -> ToolSpec:
     name, timeout_seconds = settings.pop("tool"), settings.pop("timeout_seconds", None)
     if not isinstance(name, str):
         raise SettingsError(f"{where}: `tool` must be a name or an import path, not {name!r}")
-    tool_class = as_tool_class(plugins.find("tools", name), f"{where}: {name!r}")
+    try:
+        found = plugins.find("tools", name)
+    except PluginError as error:
+        raise PluginError(f"{where}: {error}") from error
+    tool_class = as_tool_class(found, f"{where}: {name!r}")
     checked = plugins.checked_settings(tool_class.Settings, settings, f"{where} ({name})", ["timeout_seconds"])
     return ToolSpec.of(tool_class, checked, checked_timeout(timeout_seconds, where))
 

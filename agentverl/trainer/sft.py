@@ -2,16 +2,17 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 from rich.console import Console
 
+from agentverl.data.chat_template import ChatTemplate
 from agentverl.data.dataloader import PromptLoader
 from agentverl.data.files import read_rows
-from agentverl.data.sft_dataset import SFTDataset
-from agentverl.errors import RequeueError
+from agentverl.data.sft_dataset import Example, SFTDataset
+from agentverl.errors import DatasetError, RequeueError
 from agentverl.settings.paths import resolve_path
 from agentverl.settings.sft import SFTSettings
 from agentverl.single_controller.launcher import start_workers
@@ -21,6 +22,7 @@ from agentverl.trainer.curves import draw_curves
 from agentverl.trainer.interruption import Interruption
 from agentverl.trainer.memory import MemoryMeter
 from agentverl.trainer.preparation import template_of
+from agentverl.trainer.problems import Problems
 from agentverl.trainer.run_folder import RunFolder
 from agentverl.trainer.state import TrainerState
 from agentverl.trainer.stopwatch import Stopwatch
@@ -45,10 +47,6 @@ class SFTTrainer:
 
     def __init__(self, config: SFTSettings) -> None:
         self.settings = config
-        trainer = config.trainer
-        self.run = RunFolder.open(
-            trainer.run_folder, config, resume_mode=trainer.resume_mode, resume_from=trainer.resume_from_path
-        )
         self.state = TrainerState()
 
     def fit(self) -> Path:
@@ -65,18 +63,20 @@ class SFTTrainer:
                 self._end()
 
     def _begin(self) -> None:
-        settings, trainer = self.settings, self.settings.trainer
-        _, _, template = template_of(settings.model, settings.data.apply_chat_template_kwargs)
-        self._train = self._dataset(settings.data.train_files, settings.data.train_max_samples, template)
-        self._held_out: Sequence[Any] = []
-        if settings.data.val_files:
-            self._held_out = self._dataset(settings.data.val_files, settings.data.val_max_samples, template)
-        self._loader = PromptLoader(
-            [{"number": number} for number in range(len(self._train))],
-            batch_size=settings.data.train_batch_size,
-            shuffle=settings.data.shuffle,
-            seed=settings.data.seed if settings.data.seed is not None else trainer.seed,
+        settings, trainer, problems = self.settings, self.settings.trainer, Problems()
+        run = problems.attempt(
+            lambda: RunFolder.open(
+                trainer.run_folder, settings, resume_mode=trainer.resume_mode, resume_from=trainer.resume_from_path
+            )
         )
+        try:
+            self._read(problems)
+        except BaseException:
+            if run is not None:
+                run.withdraw()
+            raise
+        assert run is not None
+        self.run = run
         self.total_steps = trainer.total_training_steps or trainer.total_epochs * self._loader.steps_per_epoch
         self.workers = start_workers(trainer.launcher, WorkerClass(SFTWorker, (settings, self.total_steps)))
         self.workers.init_model()
@@ -94,17 +94,46 @@ class SFTTrainer:
         if unlogged:
             self.tracking.log(unlogged, step=self.state.step)
 
-    def _dataset(self, files: Sequence[str], max_samples: int, template: Any) -> SFTDataset:
-        rows = [row for rows in read_rows([resolve_path(file) for file in files]) for row in rows]
+    def _read(self, problems: Problems) -> None:
+        """Find template and conversations; what is wrong, also with the run's folder, is reported together."""
+        data, attempt = self.settings.data, problems.attempt
+        made = attempt(lambda: template_of(self.settings.model, data.apply_chat_template_kwargs))
+        if made is not None:
+            train = attempt(partial(self._dataset, "data.train_files", data.train_max_samples, made[2]))
+            loader = None if train is None else attempt(partial(self._prompt_loader, len(train)))
+            held_out = attempt(partial(self._dataset, "data.val_files", data.val_max_samples, made[2]))
+        problems.refuse()
+        assert train is not None
+        assert held_out is not None
+        assert loader is not None
+        self._train, self._held_out, self._loader = train, held_out, loader
+
+    def _prompt_loader(self, count: int) -> PromptLoader:
         data = self.settings.data
-        return SFTDataset(
-            rows if max_samples < 0 else rows[:max_samples],
-            template,
-            max_length=data.max_length,
-            truncation=data.truncation,
-            messages_key=data.messages_key,
-            tools_key=data.tools_key,
+        return PromptLoader(
+            [{"number": number} for number in range(count)],
+            batch_size=data.train_batch_size,
+            shuffle=data.shuffle,
+            seed=data.seed if data.seed is not None else self.settings.trainer.seed,
         )
+
+    def _dataset(self, key: str, max_samples: int, template: ChatTemplate) -> Sequence[Example]:
+        data = self.settings.data
+        files = data.train_files if key == "data.train_files" else data.val_files
+        if not files:
+            return []
+        try:
+            rows = [row for rows in read_rows([resolve_path(file) for file in files]) for row in rows]
+            return SFTDataset(
+                rows if max_samples < 0 else rows[:max_samples],
+                template,
+                max_length=data.max_length,
+                truncation=data.truncation,
+                messages_key=data.messages_key,
+                tools_key=data.tools_key,
+            )
+        except DatasetError as error:
+            raise DatasetError(f"{key}: {error}") from error
 
     def _requeue(self) -> None:
         step = self.state.step

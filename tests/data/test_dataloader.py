@@ -66,7 +66,7 @@ def test_rows_are_not_changed() -> None:
 
 
 def test_too_few_rows_and_another_dataset_are_errors() -> None:
-    with pytest.raises(DatasetError, match="3 rows do not make a batch of data.train_batch_size=4"):
+    with pytest.raises(DatasetError, match=r"3 rows do not make a batch of data\.train_batch_size=4"):
         PromptLoader(rows_of(3), batch_size=4)
     state = PromptLoader(rows_of(8), batch_size=4).state_dict()
     with pytest.raises(DatasetError, match=r"rows was 8 and is 9, seed was 0 and is 2"):

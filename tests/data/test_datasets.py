@@ -102,7 +102,11 @@ def test_prompts_may_be_text_or_json_text(tmp_path: Path) -> None:
         ("rows.jsonl", '{"question": "x"}', r"no column 'prompt' \(data.prompt_key\); they have question"),
         ("rows.jsonl", '{"prompt": []}', r"row 0: prompt is \[\]; expected a list of messages"),
         ("rows.jsonl", '{"prompt": ["x"]}', "row 0: prompt holds 'x'; expected messages with role"),
-        ("rows.jsonl", '{"prompt": "x", "extra_info": [1]}', "extra_info is a list"),
+        ("rows.jsonl", '{"prompt": "x", "extra_info": [1]}', r"row 0: extra_info is \[1\]; expected a mapping"),
+        ("rows.jsonl", '{"prompt": "x", "agent_name": 3}', "row 0: agent_name is 3; expected text"),
+        ("rows.jsonl", '{"prompt": "x", "reward_model": "7"}', "row 0: reward_model is '7'; expected a mapping"),
+        ("rows.jsonl", '{"prompt": "x", "tools_kwargs": [1]}', r"row 0: tools_kwargs is \[1\]; expected a mapping"),
+        ("rows.jsonl", '{"prompt": [{"role": "user"}]}', "expected content that is text or a list of parts"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, name: str, content: str | None, message: str) -> None:
