@@ -115,6 +115,9 @@ class Engine:
 
     def step(self) -> None:
         """Admit what fits, then one forward pass and one token for each row that is read to its end."""
+        if not self._rows:
+            # The order of rows shows in the last bits; what was served before must not decide it.
+            self._tidied_at = self.steps
         self._admit()
         if not self._rows:
             return

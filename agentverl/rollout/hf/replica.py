@@ -92,7 +92,9 @@ class HFReplica(RolloutReplica):
             return self.settings.kv_memory_bytes
         if self._model.device.type == "cuda":
             return torch.cuda.mem_get_info(self._model.device)[0] // 4
-        return int(psutil.virtual_memory().available) // 4
+        memory = psutil.virtual_memory()
+        # Which caches are dropped shows in the last bits, so what else runs on the machine must not decide it.
+        return int(memory.total if self.settings.deterministic else memory.available) // 4
 
     def _check_memory(self) -> None:
         needed, given = kv_bytes_for(self.max_model_len, self._engine.bytes_per_token), self._kv_memory_bytes()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from agentverl.rollout.hf.replica import HFReplica
 from agentverl.trajectory import TokenOutput
 from tests.rollout.hf.conftest import Serve
 from tests.rollout.hf.tiny_models import Reference, generate, steps_later
@@ -69,3 +70,26 @@ async def test_requests_that_arrive_in_a_round_wait_for_the_next(qwen2: Referenc
     await steps_later(replica, 2)
     await asyncio.gather(long, one("short", 1))
     assert finished == ["long", "short"]
+
+
+async def test_a_round_does_not_depend_on_what_was_served_before(qwen2: Reference, serve: Serve) -> None:
+    """Many rows of different lengths, which are put in order from time to time: a resumed run has another past."""
+    random = np.random.default_rng(0)
+    prompts = {f"{number:03}": random.integers(2, 90, random.integers(1, 180)).tolist() for number in range(128)}
+    answers = []
+    for past in (0, 5):
+        replica = await serve(qwen2, deterministic=True, max_num_seqs=128, kv_memory_bytes=1 << 28)
+        for number in range(past):
+            await generate(replica, f"past {number}", [5, 6], max_tokens=1 + number, ignore_eos=True, seed=number)
+        for name in prompts:
+            await replica.open(name)
+
+        async def one(name: str, replica: HFReplica = replica) -> TokenOutput:
+            length = 5 + int(name) % 40
+            answer = await generate(replica, name, prompts[name], max_tokens=length, ignore_eos=True, seed=int(name))
+            await replica.close(name)
+            return answer
+
+        outputs = await asyncio.gather(*map(one, prompts))
+        answers.append([(output.token_ids, output.log_probs) for output in outputs])
+    assert answers[0] == answers[1]
