@@ -3,13 +3,18 @@
 import asyncio
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 inline = False
 """Set by `trainer.debug=true`: blocking calls run where they are made, so that breakpoints hold."""
 
+MOST_ABANDONED = 512
+"""Calls that nobody waits for any more and that still run; beyond them no further call is begun."""
+
 _running: dict[int, str] = {}
+_abandoned: set[int] = set()
 _numbers = itertools.count()
 
 
@@ -23,9 +28,13 @@ async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     A cancelled caller abandons the thread, which is a daemon and so never keeps the process alive; the default executor
     is not used because hung calls would fill it for everybody.
+
+    Raises:
+        RuntimeError: too many abandoned calls still run.
     """
     if inline:
         return function(*args, **kwargs)
+    _refuse_too_many()
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     number = next(_numbers)
@@ -52,9 +61,27 @@ async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             error = RuntimeError(f"{name} raised {caught!r}")
         finally:
             _running.pop(number, None)
+            _abandoned.discard(number)
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, error)
 
     _running[number] = name
     threading.Thread(target=work, name=f"blocking-{number}-{name}", daemon=True).start()
-    return await future
+    try:
+        return await future
+    except asyncio.CancelledError:
+        _abandoned.add(number)
+        if number not in _running:  # it has ended since, and may have looked before it was added
+            _abandoned.discard(number)
+        raise
+
+
+def _refuse_too_many() -> None:
+    if len(_abandoned) < MOST_ABANDONED:
+        return
+    names = Counter(name for number, name in running().items() if number in _abandoned)
+    for worst, count in names.most_common(1):
+        raise RuntimeError(
+            f"{names.total()} calls that ran out of time still run, {count} of them of {worst}, and no more are begun; "
+            "make it end by itself"
+        )

@@ -67,15 +67,21 @@ async def bounded(awaitable: Awaitable[_T], seconds: float | None) -> _T:
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
     except asyncio.CancelledError:
-        await _abandon(task)
+        await give_up(task)
         raise
     if not done:
-        await _abandon(task)
+        await give_up(task)
         raise OutOfTimeError(f"no answer within {seconds:.3g} seconds")
     return task.result()
 
 
-async def _abandon(task: asyncio.Future[Any]) -> None:
+def left_behind() -> set[asyncio.Future[Any]]:
+    """Tasks that swallowed their cancellation; nothing need wait for them any more."""
+    return set(_abandoned)
+
+
+async def give_up(task: asyncio.Future[Any]) -> None:
+    """Cancel a task, give it a moment to clean up, and leave it behind where it goes on all the same."""
     task.cancel()
     _abandoned.add(task)
     task.add_done_callback(_forget)

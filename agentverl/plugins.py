@@ -54,10 +54,11 @@ def find(kind: str, name: str) -> Any:
 
 def place_of(thing: Any) -> str:
     """Where a class or function stands, as its user would write it: `package.module:Name` or `/path/file.py:Name`."""
-    return f"{_written(getattr(thing, '__module__', '?'))}:{getattr(thing, '__qualname__', thing)}"
+    return f"{written_name(getattr(thing, '__module__', '?'))}:{getattr(thing, '__qualname__', thing)}"
 
 
-def _written(module_name: str) -> str:
+def written_name(module_name: str) -> str:
+    """A module as its user would write it: one that was loaded from a file by that file."""
     file = getattr(sys.modules.get(module_name), "__file__", None)
     return str(file) if module_name.startswith(_OF_FILE) and file else module_name
 
@@ -137,7 +138,7 @@ def _attribute(module: Any, attribute: str) -> Any:
         public = [name for name in vars(module) if not name.startswith("_")]
         nearest = difflib.get_close_matches(attribute, public, n=3)
         raise PluginError(
-            f"{_written(module.__name__)} has no attribute {attribute!r}"
+            f"{written_name(module.__name__)} has no attribute {attribute!r}"
             + (f"; it has {', '.join(nearest)}" if nearest else "")
         )
     return getattr(module, attribute)

@@ -10,6 +10,16 @@ from agentverl.deadlines import Deadline, contained
 from agentverl.errors import BadInputError, BoundaryError, ToolError
 from agentverl.messages import Message, ToolCall, ToolResponse, text_of
 
+ERROR_KINDS = (
+    "malformed",
+    "unknown_tool",
+    "invalid_arguments",
+    "too_many_calls",
+    "tool_error",
+    "timeout",
+    "exception",
+)
+"""Values of `ToolResponse.error`."""
 INVALID_KINDS = frozenset({"malformed", "unknown_tool", "invalid_arguments"})
 """Kinds of `ToolResponse.error` that mean that the call itself was wrong."""
 

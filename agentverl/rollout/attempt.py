@@ -7,7 +7,7 @@ from typing import Any
 
 from agentverl.agent_loops.context import AgentContext
 from agentverl.agent_loops.loading import AgentLoopSpec
-from agentverl.deadlines import Deadline, contained
+from agentverl.deadlines import Deadline, contained, give_up
 from agentverl.errors import BadInputError, Boundary, BoundaryError, InfrastructureError
 from agentverl.rollout.client import Gate, TrajectoryClient
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure
@@ -20,8 +20,6 @@ from agentverl.rollout.scoring import Scoring
 from agentverl.rollout.stage import Stage
 from agentverl.settings.seeds import derive_seed
 from agentverl.trajectory import AgentLoopOutput, Termination
-
-_CLEANUP_SECONDS = 1.0
 
 
 class Attempt:
@@ -145,9 +143,7 @@ class Attempt:
         finally:
             in_time = task.done()
             if not in_time:
-                task.cancel()
-                task.add_done_callback(_look_at)
-                await asyncio.wait({task}, timeout=_CLEANUP_SECONDS)
+                await give_up(task)
         return as_outputs(task.result()) if in_time else None
 
     def _what_is_there(self) -> list[AgentLoopOutput]:
@@ -190,9 +186,3 @@ class Attempt:
     def _fail(self, boundary: Boundary, message: str, retriable: bool = False) -> bool:
         self._result.failure = Failure(boundary=boundary, message=message, retriable=retriable)
         return False
-
-
-def _look_at(task: asyncio.Future[Any]) -> None:
-    """Mark the error of a loop that was cut short as seen: its outcome is the deadline's."""
-    if not task.cancelled():
-        task.exception()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from agentverl.deadlines import left_behind
 from agentverl.rollout.stall_watch import StallWatch
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class LoopThread:
 
 
 async def _cancel_all(timeout_seconds: float) -> None:
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    tasks = asyncio.all_tasks() - {asyncio.current_task(), *left_behind()}
     for task in tasks:
         task.cancel()
     if tasks:

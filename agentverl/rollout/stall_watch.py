@@ -8,6 +8,8 @@ import time
 import traceback
 from types import FrameType
 
+from agentverl import plugins
+
 logger = logging.getLogger(__name__)
 
 
@@ -62,7 +64,7 @@ def _place(frame: FrameType | None) -> str | None:
     """The innermost coroutine on the stack, else the innermost function that is not asyncio's own."""
     fallback = None
     while frame is not None:
-        name = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}"
+        name = f"{plugins.written_name(frame.f_globals.get('__name__', '?'))}.{frame.f_code.co_qualname}"
         if frame.f_code.co_flags & inspect.CO_COROUTINE:
             return name
         if fallback is None and not name.startswith(("asyncio.", "selectors.", "threading.")):

@@ -3,6 +3,7 @@
 import inspect
 import json
 import logging
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from agentverl.tools.base import Tool
 from agentverl.tools.schema import FunctionSchema
 
 logger = logging.getLogger(__name__)
+_warned: set[tuple[str, str, str, int | None]] = set()
 
 
 class BoundTool:
@@ -58,7 +60,7 @@ class BoundTool:
         except BoundaryError:
             raise
         except Exception as error:  # a tool may raise anything; the model is told and the kind is counted
-            logger.warning("tool %s raised", self.name, exc_info=error)
+            _warn_once(self.name, error)
             return _refused(f"{self.name} failed: {type(error).__name__}: {error}", "exception")
 
     async def close(self) -> None:
@@ -71,6 +73,15 @@ async def _called(function: Callable[..., Any], arguments: dict[str, Any]) -> An
         answer = await blocking.call(function, **arguments)
         return await answer if inspect.isawaitable(answer) else answer
     return await function(**arguments)
+
+
+def _warn_once(name: str, error: Exception) -> None:
+    """With a traceback for each place that raises; how often it does is in the metrics."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = (name, type(error).__name__, last.filename, last.lineno)
+    if place not in _warned:
+        _warned.add(place)
+        logger.warning("tool %s raised; the model is told, and further errors from there only count", name, exc_info=error)
 
 
 def _refused(text: str, kind: str) -> ToolResponse:

@@ -43,7 +43,7 @@ def functions_of(module: Any) -> list[Callable[..., Any]]:
 
     Those that carry `@tool`; where none does, the public ones that are defined in the module itself.
     """
-    functions = [value for value in vars(module).values() if inspect.isfunction(value)]
+    functions: list[Callable[..., Any]] = [value for value in vars(module).values() if inspect.isfunction(value)]
     marked = [function for function in functions if hasattr(function, _MARK)]
     own = [one for one in functions if one.__module__ == module.__name__ and not one.__name__.startswith("_")]
     return marked or own

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentverl.errors import DatasetError, InfrastructureError, SettingsError
+from agentverl.errors import AgentverlError, DatasetError, InfrastructureError, SettingsError
 from agentverl.tools.base import Tool, ToolContext
 from agentverl.tools.bound import BoundTool
 from agentverl.tools.schema import FunctionSchema
@@ -65,13 +65,20 @@ class Toolset:
         return [spec.schema for spec in self.specs.values()]
 
     async def setup(self) -> None:
-        """Make the shared resources of each tool; those made already are given back when one fails."""
-        try:
-            for name, spec in self.specs.items():
+        """Make the shared resources of each tool; those made already are given back when one fails.
+
+        Raises:
+            InfrastructureError: a tool could not be set up (boundary "tool").
+        """
+        for name, spec in self.specs.items():
+            try:
                 self._resources[name] = await spec.tool_class.setup(spec.settings)
-        except BaseException:
-            await self.teardown()
-            raise
+            except BaseException as error:
+                await self.teardown()
+                if isinstance(error, AgentverlError) or not isinstance(error, Exception):
+                    raise
+                reason = f"{type(error).__name__}: {error}"
+                raise InfrastructureError(f"tool {name!r} could not be set up: {reason}", "tool") from error
 
     async def teardown(self) -> None:
         """Give the shared resources back; an error of one keeps no other from it."""

@@ -45,8 +45,29 @@ class JsonLines:
 
 
 def dumped(record: Any, default: Callable[[Any], Any] | None = None) -> bytes:
-    """A record as one line; NaN becomes null, `default` (or `plain`) turns what JSON does not know."""
-    return orjson.dumps(record, default=default or plain, option=_OPTIONS)
+    """A record as one line; NaN becomes null, `default` (or `plain`) turns what JSON does not know.
+
+    Raises:
+        TypeError: it holds what neither JSON nor `default` knows.
+    """
+    default = default or plain
+    try:
+        return orjson.dumps(record, default=default, option=_OPTIONS)
+    except TypeError:  # text that no file can hold: a model may write "\\ud800", half a character, into its JSON
+        return orjson.dumps(_encodable(record, default), default=default, option=_OPTIONS)
+
+
+def _encodable(value: Any, default: Callable[[Any], Any]) -> Any:
+    """A value with replacement characters for halves of characters."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return {_encodable(key, default): _encodable(item, default) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(item, default) for item in value]
+    if value is None or isinstance(value, int | float | np.ndarray | np.generic):
+        return value
+    return _encodable(default(value), default)
 
 
 def read_json_lines(path: Path, prefixes: tuple[bytes, ...] = ()) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -1,13 +1,16 @@
 """What a training batch holds, under verl's metric names: scores, advantages, lengths, turns, endings."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from agentverl.agent_loops.calls import ERROR_KINDS
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
+from agentverl.rollout.episode import EpisodeResult
 from agentverl.trajectory import Termination
 
 _CUT = {Termination.RESPONSE_LENGTH, Termination.CONTEXT_LENGTH}
@@ -36,6 +39,16 @@ def termination_metrics(terminations: list[Any], prefix: str = "training") -> di
     counts = Counter(Termination(termination) for termination in terminations)
     total = max(len(terminations), 1)
     return {f"{prefix}/termination/{way.value.replace(':', '_')}": counts[way] / total for way in Termination}
+
+
+def tool_error_metrics(results: Sequence[EpisodeResult]) -> dict[str, float]:
+    """The share of all tool calls that were answered by each kind of error; every kind is present."""
+    outputs = [output for result in results for output in result.outputs]
+    calls = sum(output.extra_fields.get("num_tool_calls", 0) for output in outputs)
+    counts: Counter[str] = Counter()
+    for output in outputs:
+        counts.update(output.extra_fields.get("tool_errors", {}))
+    return {f"training/tool_errors/{kind}": counts[kind] / max(calls, 1) for kind in ERROR_KINDS}
 
 
 def rollout_difference_metrics(batch: DataProto) -> dict[str, float]:

@@ -12,7 +12,12 @@ from agentverl.rollout.batching import assemble
 from agentverl.rollout.episode import Group
 from agentverl.settings.root import Settings
 from agentverl.trainer.curves import draw_curves
-from agentverl.trainer.data_metrics import data_metrics, rollout_difference_metrics, termination_metrics
+from agentverl.trainer.data_metrics import (
+    data_metrics,
+    rollout_difference_metrics,
+    termination_metrics,
+    tool_error_metrics,
+)
 from agentverl.trainer.interruption import Interruption
 from agentverl.trainer.memory import MemoryMeter
 from agentverl.trainer.policy_update import PolicyUpdate, optimiser_steps
@@ -222,6 +227,7 @@ def _group_metrics(groups: list[Group]) -> dict[str, float]:
     flat = [group for group in scores if max(group) - min(group) < 1e-8]
     return {
         **termination_metrics([result.termination for result in results]),
+        **tool_error_metrics(results),
         "training/excluded_fraction/mean": sum(excluded) / len(excluded),
         "training/excluded_fraction/max": max(excluded),
         "training/groups_without_signal": len(flat) / len(groups),
