@@ -49,6 +49,9 @@ async def step(world: World, action: Message, deadline: Deadline) -> Outcome:
     except Exception as error:  # the action may have caused it, so that crashing the world is no way out
         text = f"error: {type(error).__name__}: {error}"
         return Outcome([{"role": "user", "content": text}], error="exception")
+    if not hasattr(result, "observation"):
+        name, kind = type(world).__name__, type(result).__name__
+        raise BoundaryError(f"{name}.step returned {kind}; expected a Step", "environment")
     return Outcome(as_messages(result.observation), result.reward, bool(result.done))
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentverl import plugins
-from agentverl.environments.base import Environment, EnvironmentContext, Observation
-from agentverl.errors import DatasetError, PluginError, SettingsError
+from agentverl.environments.base import Environment, EnvironmentContext, Observation, Task
+from agentverl.errors import AgentverlError, DatasetError, PluginError, SettingsError
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +43,22 @@ class EnvironmentSpec:
 
         Raises:
             SettingsError: it makes no tasks, or fewer than `size` in this split.
+            PluginError: its `tasks` raises something else, or gives what are no tasks.
         """
         if not self.environment_class.makes_tasks():
             raise SettingsError(f"environment {self.name!r} makes no tasks; set data.train_files and data.val_files")
         if split not in SPLITS:
             raise SettingsError(f"there is no split {split!r}; environments have {' and '.join(SPLITS)}")
-        tasks = self.environment_class.tasks(split, size, seed, **self.settings.model_dump())
+        try:
+            tasks = self.environment_class.tasks(split, size, seed, **self.settings.model_dump())
+            wrong = next((task for task in tasks if not isinstance(task, Task)), None)
+        except AgentverlError:
+            raise
+        except Exception as error:  # a plugin's own code may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            raise PluginError(f"environment {self.name!r}: tasks({split!r}, {size}, {seed}) raised {reason}") from error
+        if wrong is not None:
+            raise PluginError(f"environment {self.name!r}: tasks gave {type(wrong).__name__} {wrong!r}; expected Tasks")
         return [
             {
                 "raw_prompt": task.prompt,
@@ -85,9 +95,14 @@ async def reset(environment: Environment, context: EnvironmentContext, task: Map
 
     Raises:
         DatasetError: `environment_kwargs` of the row do not fit `reset`.
+        TypeError: `reset` returned no Observation.
     """
     check_task(type(environment), task)
-    return await environment.reset(context, **task)
+    observation = await environment.reset(context, **task)
+    if not isinstance(observation, Observation):
+        name, kind = type(environment).__name__, type(observation).__name__
+        raise TypeError(f"{name}.reset returned {kind}; expected an Observation")
+    return observation
 
 
 def check_task(environment_class: type[Environment], task: Mapping[str, Any]) -> None:

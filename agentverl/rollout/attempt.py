@@ -5,6 +5,8 @@ import traceback
 from collections.abc import Coroutine
 from typing import Any
 
+from pydantic import ValidationError
+
 from agentverl.agent_loops.context import AgentContext
 from agentverl.agent_loops.loading import AgentLoopSpec
 from agentverl.deadlines import Deadline, contained, give_up
@@ -42,6 +44,7 @@ class Attempt:
         seed = derive_seed(self._run_seed, episode.uid, episode.sample, "stage")
         self._stage = Stage(episode.row, episode.trajectory_id, seed)
         self._result = EpisodeResult(episode=episode)
+        self._is_late = False
 
     async def run(self) -> EpisodeResult:
         """What became of the episode.
@@ -116,14 +119,15 @@ class Attempt:
         except BoundaryError as error:
             self._fail(error.boundary, str(error), isinstance(error, InfrastructureError))
         except Exception as error:  # the loop's own code may raise anything
-            self._fail("agent", f"{type(error).__name__}: {error}")
+            self._fail("agent", f"{type(error).__name__}: {_reason(error)}")
             if self._result.failure is not None:
                 self._result.failure.traceback = "".join(traceback.format_exception(error))
         if outputs is None:
             outputs = self._what_is_there()
         self._result.outputs = outputs
         if self._result.failure is None and not outputs:
-            self._fail("agent", f"{spec.loop_class.__name__}.run returned no output")
+            late = "was cut by its deadline before anything was sampled" if self._is_late else "returned no output"
+            self._fail("agent", f"{spec.loop_class.__name__}.run {late}")
         if outputs:
             main = [output for output in outputs if output.role == "main"] or outputs
             self._result.termination = main[-1].termination
@@ -142,6 +146,7 @@ class Attempt:
                 await asyncio.wait({task}, timeout=self._context.deadline.remaining_seconds)
         finally:
             in_time = task.done()
+            self._is_late = not in_time
             if not in_time:
                 await give_up(task)
         return as_outputs(task.result()) if in_time else None
@@ -160,7 +165,7 @@ class Attempt:
 
     def _is_true(self) -> bool:
         complete(self._result.outputs, self._episode.trajectory_id, self._client.record)
-        reason = mismatch(self._result.outputs, self._client.record)
+        reason = mismatch(self._result.outputs, self._client.record, self._workshop.vocabulary)
         if reason is not None:
             return self._fail("agent", f"what the loop returned is not what was sampled: {reason}")
         return True
@@ -186,3 +191,9 @@ class Attempt:
     def _fail(self, boundary: Boundary, message: str, retriable: bool = False) -> bool:
         self._result.failure = Failure(boundary=boundary, message=message, retriable=retriable)
         return False
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):  # its own text has the reason on its third line
+        return "; ".join(f"{error.title}: {detail['msg']}" for detail in error.errors())
+    return str(error)

@@ -39,3 +39,5 @@ class Workshop:
     worlds: Worlds
     cutter: TokenCutter
     prompts: PromptCache
+    vocabulary: int
+    """Token ids that the tokenizer knows are below it."""

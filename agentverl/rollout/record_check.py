@@ -6,14 +6,19 @@ from agentverl.rollout.client import Sampled
 from agentverl.trajectory import AgentLoopOutput
 
 
-def mismatch(outputs: Sequence[AgentLoopOutput], record: Sequence[Sampled]) -> str | None:
+def mismatch(outputs: Sequence[AgentLoopOutput], record: Sequence[Sampled], vocabulary: int) -> str | None:
     """Why the outputs are not true to the record; None if they are.
 
     Each run of mask-1 tokens must be what the server answered, in the context it was sampled in, with its
-    log-probabilities; an answer may be cut short at its end, and carries loss in one place only.
+    log-probabilities; an answer may be cut short at its end, and carries loss in one place only. Other tokens have ids
+    from 0 to below `vocabulary`, or such as were sampled: a model may have more tokens than its tokenizer.
     """
     unused = list(record)
+    largest = max((max(sampled.token_ids, default=0) for sampled in record), default=0)
     for output in outputs:
+        ids = output.prompt_ids + output.response_ids
+        if ids and (min(ids) < 0 or max(ids) >= max(vocabulary, largest + 1)):
+            return f"sequence {output.sequence_index}: token ids from {min(ids)} to {max(ids)}; there are {vocabulary}"
         for start, stop in _runs(output.response_mask):
             reason = _explain_run(output, start, stop, unused)
             if reason is not None:

@@ -29,7 +29,8 @@ class EpisodeRunner:
         self.parts = parts
         self.worlds = Worlds(settings.environment, settings.environment_kwargs)
         cutter, prompts = TokenCutter(parts.template.tokenizer), PromptCache(parts.template)
-        self._workshop = Workshop(settings, parts, self.worlds, cutter, prompts)
+        vocabulary = max(parts.template.tokenizer.get_vocab().values()) + 1
+        self._workshop = Workshop(settings, parts, self.worlds, cutter, prompts, vocabulary)
 
     async def setup(self) -> None:
         """Make what tools share; environments are set up when the first row needs them."""

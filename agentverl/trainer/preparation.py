@@ -132,6 +132,8 @@ def _split(
                 policy=data.overlong_policy,
                 tools=toolset.schemas or None,
             )
+        if not rows:
+            raise DatasetError("there are none")
         if len(rows) < fewest:
             raise DatasetError(
                 f"{len(rows)} rows do not make a batch of data.train_batch_size={fewest}; lower it or give more"
