@@ -63,8 +63,8 @@ class CheckpointFolder:
         for step in self.steps()[:-count]:
             shutil.rmtree(self._out_of_the_way(self.of(step)))
 
-    def set_aside_after(self, checkpoint: Path) -> int:
-        """Rename the checkpoints after this one to `global_step_N.superseded`; returns its step.
+    def step_of(self, checkpoint: Path) -> int:
+        """The step of a complete checkpoint.
 
         Raises:
             RunFolderError: it is not one of these checkpoints.
@@ -73,12 +73,14 @@ class CheckpointFolder:
         if match is None or int(match.group(1)) not in self.steps():
             names = ", ".join(self.of(step).name for step in self.steps()) or "none"
             raise RunFolderError(f"{checkpoint} is no complete checkpoint; expected one of those beside it: {names}")
-        kept = int(match.group(1))
-        for later in [self.of(step) for step in self.steps() if step > kept]:
+        return int(match.group(1))
+
+    def set_aside_after(self, step: int) -> None:
+        """Rename the checkpoints of later steps to `global_step_N.superseded`."""
+        for later in [self.of(one) for one in reversed(self.steps()) if one > step]:
             aside = later.with_name(f"{later.name}.superseded")
             shutil.rmtree(aside, ignore_errors=True)
             later.rename(aside)
-        return kept
 
     def _failed(self, unfinished: Path, error: Exception) -> TrainingStoppedError:
         free = shutil.disk_usage(next(folder for folder in unfinished.parents if folder.is_dir())).free >> 20

@@ -25,6 +25,7 @@ from agentverl.trainer.preparation import Prepared, prepare
 from agentverl.trainer.problems import Problems
 from agentverl.trainer.run_folder import RunFolder
 from agentverl.trainer.schedule import SynchronousSchedule
+from agentverl.trainer.seeding import seed_process
 from agentverl.trainer.session import Session
 from agentverl.trainer.state import TrainerState
 from agentverl.trainer.stopwatch import Stopwatch
@@ -70,6 +71,7 @@ class PPOTrainer:
         """
         settings, trainer = self.settings, self.settings.trainer
         self.run, prepared = _open(settings)
+        seed_process(trainer.seed, "begin")
         self.loader = PromptLoader(
             prepared.train_rows,
             batch_size=0 if trainer.val_only else settings.data.train_batch_size,
@@ -94,6 +96,7 @@ class PPOTrainer:
         settings, session, watch = self.settings, self.session, Stopwatch()
         step = self.state.step + 1
         session.step = step
+        seed_process(settings.trainer.seed, "step", step)
         metrics: dict[str, float] = {"training/global_step": step, "training/epoch": self.loader.epoch}
         with watch.phase("step"):
             with watch.phase("gen"):
@@ -149,7 +152,7 @@ class PPOTrainer:
                 self._update.kl_controller.value = self.state.kl_coefficient
         # A run that was killed before its first checkpoint repeats its step 0 too, the first validation.
         last = -1 if step is None else step
-        missing = self.run.drop_metrics_after(last)
+        missing = self.run.roll_back(last)
         self.session.journal.supersede(last)
         self.session.step = self.state.step
         self.session.synchronise_weights(self.state.step)

@@ -57,7 +57,7 @@ class RunFolder:
         try:
             run.checkpoints.remove_unfinished()
             if checkpoint is not None:
-                run._roll_back_to(checkpoint)
+                run.resumed_step = run.checkpoints.step_of(checkpoint)
             elif unfinished:
                 run.resumed_step = max(run.checkpoints.steps(), default=None)
             write_text(path / "config.yaml", to_yaml(settings))
@@ -102,11 +102,6 @@ class RunFolder:
                 "trainer.experiment_name=..."
             ) from error
 
-    def _roll_back_to(self, checkpoint: Path) -> None:
-        """Go on from an earlier checkpoint; what came after it no longer belongs to the run, nor is that finished."""
-        self.resumed_step = self.checkpoints.set_aside_after(checkpoint)
-        (self.path / "summary.json").unlink(missing_ok=True)
-
     def close(self) -> None:
         """Give the lock back."""
         if self._lock is not None:
@@ -122,11 +117,14 @@ class RunFolder:
                     folder.rmdir()
         self.close()
 
-    def drop_metrics_after(self, step: int) -> bool:
-        """Leave out of `metrics.jsonl` the steps that will be repeated, and a last line that a kill cut short.
+    def roll_back(self, step: int) -> bool:
+        """Go on after this step, or from before the first with -1: the run is not finished, and later steps not done.
 
-        True if the file is there and lacks a line of `step` itself.
+        Later checkpoints are set aside. `metrics.jsonl` loses later steps and a last line that a kill cut short; True
+        if it is there and lacks a line of `step` itself.
         """
+        self.checkpoints.set_aside_after(step)
+        (self.path / "summary.json").unlink(missing_ok=True)
         path = self.path / "metrics.jsonl"
         if not path.is_file():
             return False

@@ -24,6 +24,7 @@ from agentverl.trainer.memory import MemoryMeter
 from agentverl.trainer.preparation import template_of
 from agentverl.trainer.problems import Problems
 from agentverl.trainer.run_folder import RunFolder
+from agentverl.trainer.seeding import seed_process
 from agentverl.trainer.state import TrainerState
 from agentverl.trainer.stopwatch import Stopwatch
 from agentverl.workers.sft import SFTWorker, sft_batch
@@ -77,6 +78,7 @@ class SFTTrainer:
             raise
         assert run is not None
         self.run = run
+        seed_process(trainer.seed, "begin")
         self.total_steps = trainer.total_training_steps or trainer.total_epochs * self._loader.steps_per_epoch
         self.workers = start_workers(trainer.launcher, WorkerClass(SFTWorker, (settings, self.total_steps)))
         self.workers.init_model()
@@ -149,11 +151,12 @@ class SFTTrainer:
             self.state = TrainerState.load(folder)
             self.workers.load_checkpoint(folder / "actor")
             self._loader.load_state_dict(self.state.loader)
-        missing = self.run.drop_metrics_after(self.state.step)
+        missing = self.run.roll_back(self.state.step)
         return dict(self.state.metrics) if missing else {}
 
     def _step(self) -> None:
         watch, trainer = Stopwatch(), self.settings.trainer
+        seed_process(trainer.seed, "step", self.state.step + 1)
         with watch.phase("step"):
             batch = sft_batch([self._train[row["number"]] for row in next(self._loader)])
             metrics: dict[str, float] = dict(self.workers.train_step(batch))

@@ -115,9 +115,10 @@ def test_going_back_sets_later_checkpoints_aside(tmp_path: Path) -> None:
     for _ in range(2):
         for step in (1, 2, 3):
             checkpoints.save(step, write_files)
-        assert checkpoints.set_aside_after(checkpoints.of(1)) == 1
+        checkpoints.set_aside_after(1)
     assert checkpoints.steps() == [1]
     assert (tmp_path / "global_step_3.superseded" / "trainer.json").is_file()
+    assert checkpoints.step_of(checkpoints.of(1)) == 1
     for name in ("global_step_3", "global_step_last"):
         with pytest.raises(RunFolderError, match=f"{name} is no complete checkpoint; expected .*: global_step_1$"):
-            checkpoints.set_aside_after(tmp_path / name)
+            checkpoints.step_of(tmp_path / name)

@@ -103,6 +103,8 @@ def test_a_run_taken_up_at_an_earlier_checkpoint_forgets_what_came_after(tmp_pat
     again = opened(tmp_path / "elsewhere", resume_mode="resume_path", resume_from=str(run.checkpoints.of(4)))
     assert again.path == run.path
     assert again.resumed_step == 4
+    assert again.checkpoints.steps() == [2, 4, 6]
+    again.roll_back(4)
     assert again.checkpoints.steps() == [2, 4]
     assert not (run.path / "summary.json").exists()
     assert opened(tmp_path / "run").resumed_step == 4
@@ -117,15 +119,15 @@ def line(step: int) -> str:
 def test_metrics_of_steps_that_are_repeated_are_dropped(tmp_path: Path) -> None:
     run = opened(tmp_path / "run")
     metrics = run.path / "metrics.jsonl"
-    assert not run.drop_metrics_after(2)
+    assert not run.roll_back(2)
     assert not metrics.exists()
     metrics.write_text(line(0) + line(1) + line(2) + "\n[1]\n" + line(3) + line(4)[:-9])
-    assert not run.drop_metrics_after(2)
+    assert not run.roll_back(2)
     assert metrics.read_text() == line(0) + line(1) + line(2)
     metrics.write_text(line(0) + line(1) + line(2)[:-5])
-    assert run.drop_metrics_after(2)
+    assert run.roll_back(2)
     assert metrics.read_text() == line(0) + line(1)
-    assert run.drop_metrics_after(-1)
+    assert run.roll_back(-1)
     assert metrics.read_text() == ""
 
 
