@@ -77,6 +77,7 @@ class EngineSettings:
     kept_logits_bytes: int = 256 * 2**20
     """Logits of a micro-batch are kept for its backward pass up to this size, and computed again beyond it."""
     override_config: dict[str, Any] = field(default_factory=dict)
+    """Replaces entries of the folder's `config.json`."""
     trust_remote_code: bool = False
     seed: int = 0
     """Of random weights."""

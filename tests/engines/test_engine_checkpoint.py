@@ -75,6 +75,10 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
         FSDPEngine(EngineSettings(model=tmp_path)).initialize()
 
 
-def test_an_unknown_override_of_the_configuration_is_refused() -> None:
-    with pytest.raises(BadInputError, match="rope_tetha"):
-        engine_of(override_config={"rope_tetha": 1})
+def test_overrides_of_the_configuration_reach_the_model_and_unknown_ones_are_refused(tmp_path: Path) -> None:
+    engine_of("qwen2").export(tmp_path)
+    engine = FSDPEngine(EngineSettings(model=tmp_path, override_config={"rms_norm_eps": 0.5}))
+    engine.initialize()
+    assert engine.model.model.config.rms_norm_eps == 0.5
+    with pytest.raises(BadInputError, match="rms_norm_epsilon"):
+        FSDPEngine(EngineSettings(model=tmp_path, override_config={"rms_norm_epsilon": 1})).initialize()
