@@ -60,7 +60,7 @@ class Registry:
             found: Callable[..., Any] = plugins.find(self._kind.replace(" ", "_"), key)
             return found
         nearest = difflib.get_close_matches(key, self.names(), n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ";"
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
         raise BadInputError(
             f"Unknown {self._kind} {key!r}{hint} Known: {', '.join(self.names())}. "
             "Also accepted: package.module:Attribute or file.py:Attribute"

@@ -18,7 +18,10 @@ ESTIMATORS = frozenset(
         "tir_optimal_token_baseline",
     }
 )
-"""Advantage estimators."""
+"""Advantage estimators of verl, whose settings have an effect with some of them only."""
+
+SHIPPED_ESTIMATORS = frozenset({"grpo", "grpo_vectorized"})
+"""Those that this version has."""
 
 UNMET: dict[str, str] = {
     "gae": "a critic",
@@ -47,6 +50,11 @@ POLICY_LOSSES = frozenset(
         "cispo",
     }
 )
+
+"""Policy losses of verl, whose settings have an effect with some of them only."""
+
+SHIPPED_POLICY_LOSSES = frozenset({"vanilla"})
+"""Those that this version has."""
 
 KL_PENALTIES = frozenset({"kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"})
 """Each also with `+`: the gradient of k2."""

@@ -59,9 +59,16 @@ def parse(words: Sequence[str], root: type[Section]) -> Arguments:
 
 def _is_yaml(word: str) -> bool:
     """A YAML file, or a run's folder, which has one."""
-    if (Path(word) / "config.yaml").is_file():
+    if _is_file(Path(word) / "config.yaml"):
         return True
-    return word.endswith((".yaml", ".yml")) and ("=" not in word or Path(word).is_file())
+    return word.endswith((".yaml", ".yml")) and ("=" not in word or _is_file(Path(word)))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a value is longer than a file's name may be
+        return False
 
 
 def _checked_key(key: str, word: str) -> str:

@@ -68,7 +68,7 @@ class SFTTrainerSettings(Section):
     total_training_steps: int | None = Field(None, gt=0)
     """Ends the run instead of `total_epochs`."""
     project_name: Name = "agentverl"
-    experiment_name: Name = "sft"
+    experiment_name: Name = Field("sft", max_length=200)
     default_local_dir: Name | None = None
     """The run's folder, where it is not to be `outputs/<experiment_name>`."""
     logger: Names = ["console", "file"]

@@ -24,7 +24,7 @@ class TrainerSettings(Section):
     total_training_steps: int | None = Field(None, gt=0)
     """Ends the run instead of `total_epochs`."""
     project_name: Name = "agentverl"
-    experiment_name: Name = "run"
+    experiment_name: Name = Field("run", max_length=200)
     """Names the run's folder, `outputs/<experiment_name>`."""
     default_local_dir: Name | None = None
     """The run's folder, where it is not to be `outputs/<experiment_name>`."""

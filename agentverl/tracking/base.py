@@ -44,6 +44,11 @@ class Logger(ABC):
     def __init__(self, run: RunInfo) -> None:
         self.run = run
 
+    @classmethod
+    def require(cls) -> None:
+        """Raise a PluginError where what the logger needs is not installed; asked before anything starts."""
+        return None
+
     @abstractmethod
     def log(self, metrics: Metrics, step: int) -> None:
         """Take the metrics of a step; a step may be logged in several parts."""
@@ -106,10 +111,21 @@ class Tracking:
                 self._broken.add(name)
 
 
-def _made(name: str, run: RunInfo) -> Logger:
+def find_logger(name: str) -> type[Logger]:
+    """The logger of that name.
+
+    Raises:
+        PluginError: it is not found, does not import, is no Logger, or needs what is not installed.
+    """
     found = plugins.find("loggers", name)
     if not isinstance(found, type) or not issubclass(found, Logger):
         raise PluginError(f"logger {name!r} is no subclass of agentverl.tracking.base.Logger")
+    found.require()
+    return found
+
+
+def _made(name: str, run: RunInfo) -> Logger:
+    found = find_logger(name)
     try:
         return found(run)
     except BadInputError:

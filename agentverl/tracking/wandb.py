@@ -1,6 +1,7 @@
 """Weights & Biases: one run a run's folder, resumed under the same id; WANDB_MODE=offline keeps it on disk."""
 
 import hashlib
+import importlib.util
 from typing import Any
 
 from agentverl.errors import PluginError
@@ -12,10 +13,8 @@ class WandbLogger(Logger):
 
     def __init__(self, run: RunInfo) -> None:
         super().__init__(run)
-        try:
-            import wandb
-        except ImportError as error:
-            raise PluginError(f"trainer.logger=wandb needs `pip install 'agentverl[wandb]'` ({error})") from None
+        import wandb
+
         folder = run.folder.resolve()
         self._run: Any = wandb.init(
             project=run.project_name,
@@ -25,6 +24,11 @@ class WandbLogger(Logger):
             id=hashlib.sha256(str(folder).encode()).hexdigest()[:16] if run.first_step else None,
             resume="allow" if run.first_step else None,
         )
+
+    @classmethod
+    def require(cls) -> None:
+        if importlib.util.find_spec("wandb") is None:
+            raise PluginError("trainer.logger=wandb needs `pip install 'agentverl[wandb]'`, which is not installed")
 
     def log(self, metrics: Metrics, step: int) -> None:
         self._run.log(dict(metrics), step=step)

@@ -2,6 +2,8 @@
 
 import time
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -23,7 +25,7 @@ from agentverl.trainer.memory import MemoryMeter
 from agentverl.trainer.policy_update import PolicyUpdate, optimiser_steps
 from agentverl.trainer.preparation import Prepared, prepare
 from agentverl.trainer.problems import Problems
-from agentverl.trainer.run_folder import RunFolder
+from agentverl.trainer.run_folder import RunFolder, require_writable
 from agentverl.trainer.schedule import SynchronousSchedule
 from agentverl.trainer.seeding import seed_process
 from agentverl.trainer.session import Session
@@ -212,9 +214,12 @@ def _open(settings: Settings) -> tuple[RunFolder, Prepared]:
             trainer.run_folder, settings, resume_mode=trainer.resume_mode, resume_from=trainer.resume_from_path
         )
     )
+    for key in ("rollout_data_dir", "validation_data_dir"):
+        if trainer[key]:
+            problems.attempt(partial(require_writable, Path(trainer[key]), f"trainer.{key}"))
     splits = [*([] if trainer.val_only else ["train"]), *(["val"] if settings.validates else [])]
     try:
-        prepared = prepare(settings, splits=splits, fewest_train_rows=settings.data.train_batch_size, problems=problems)
+        prepared = prepare(settings, splits=splits, trains=True, problems=problems)
     except BaseException:
         if run is not None:
             run.withdraw()

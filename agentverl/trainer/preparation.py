@@ -10,6 +10,7 @@ from transformers.utils import logging as transformers_logging
 
 from agentverl import plugins
 from agentverl.agent_loops.loading import AgentLoops
+from agentverl.algorithms.registry import get_adv_estimator_fn, get_policy_loss_fn
 from agentverl.data.chat_template import ChatTemplate
 from agentverl.data.datasets import RowDataset, load_rows
 from agentverl.data.model_config import context_length, load_config
@@ -26,8 +27,10 @@ from agentverl.settings.reward import RewardSettings
 from agentverl.settings.root import Settings
 from agentverl.tools.loading import load_tools
 from agentverl.tools.toolset import Toolset
+from agentverl.tracking.base import find_logger
 from agentverl.trainer.problems import Problems
 from agentverl.trainer.row_checks import RowChecks
+from agentverl.workers.engine_settings import resolve_device
 
 Row = dict[str, Any]
 
@@ -56,7 +59,7 @@ def prepare(
     settings: Settings,
     *,
     splits: Sequence[str] = ("train", "val"),
-    fewest_train_rows: int = 1,
+    trains: bool = False,
     problems: Problems | None = None,
 ) -> Prepared:
     """Find and check the model folder, template, plugins, tools and rows of a run.
@@ -66,6 +69,7 @@ def prepare(
     """
     rollout = settings.actor_rollout_ref.rollout
     problems = problems or Problems()
+    find_plugins(settings, problems, trains=trains)
     folder, tokenizer, template = _model_parts(settings, problems)
     parser = problems.attempt(partial(load_tool_parser, rollout.multi_turn.format))
     loops = problems.attempt(lambda: AgentLoops(_path(rollout.agent.agent_loop_config_path)))
@@ -81,7 +85,7 @@ def prepare(
     rows: dict[str, Sequence[Row]] = {"train": [], "val": []}
     checks = RowChecks(settings, problems)
     for split in splits:
-        fewest = fewest_train_rows if split == "train" else 1
+        fewest = settings.data.train_batch_size if trains and split == "train" else 1
         rows[split] = problems.attempt(partial(_split, settings, split, template, toolset, fewest)) or []
         problems.attempt(partial(checks.read, rows[split]))
     if loops is not None and specs is not None:
@@ -96,6 +100,22 @@ def prepare(
     assert loops is not None
     assert reward is not None
     return Prepared(folder, tokenizer, template, parser, loops, toolset, reward, rows["train"], rows["val"])
+
+
+def find_plugins(settings: Settings, problems: Problems, *, trains: bool) -> None:
+    """Import all that is found by name and made later, when servers and workers start."""
+    rollout, actor = settings.actor_rollout_ref.rollout, settings.actor_rollout_ref.actor
+    named = [("replicas", rollout.name), ("routers", rollout.router)]
+    named += [("checkpoint_engines", rollout.checkpoint_engine.backend)]
+    if trains:
+        named.append(("engines", actor.strategy))
+        problems.attempt(partial(get_adv_estimator_fn, settings.algorithm.adv_estimator))
+        problems.attempt(partial(get_policy_loss_fn, actor.policy_loss.loss_mode))
+    for kind, name in named:
+        problems.attempt(partial(plugins.find, kind, name))
+    for name in settings.trainer.logger:
+        problems.attempt(partial(find_logger, name))
+    problems.attempt(partial(resolve_device, settings.trainer.device))
 
 
 def template_of(model: ModelSettings, template_kwargs: Mapping[str, Any]) -> tuple[ModelFolder, Any, ChatTemplate]:

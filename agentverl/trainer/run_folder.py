@@ -79,13 +79,8 @@ class RunFolder:
         return run
 
     def _prepare(self) -> None:
-        try:
-            (self.path / "logs").mkdir(parents=True, exist_ok=True)
-            probe = self.path / ".probe"
-            probe.write_bytes(b"x" * 4096)
-            probe.unlink()
-        except OSError as error:
-            raise unwritable(self.path, error) from error
+        for folder in (self.path, self.path / "logs"):
+            require_writable(folder, "trainer.default_local_dir")
         free = shutil.disk_usage(self.path).free
         if free < LOWEST_FREE_BYTES:
             raise RunFolderError(
@@ -151,12 +146,25 @@ def write_text(path: Path, text: str) -> None:
         raise unwritable(path, error) from error
 
 
-def unwritable(path: Path, error: OSError) -> RunFolderError:
-    """The error for a folder that cannot be written, with the remedy."""
+def require_writable(folder: Path, key: str) -> None:
+    """Make a folder, where there is none, and write into it.
+
+    Raises:
+        RunFolderError: that fails; names the key that leads elsewhere.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.write_bytes(b"x" * 4096)
+        probe.unlink()
+    except OSError as error:
+        raise unwritable(folder, error, key) from error
+
+
+def unwritable(path: Path, error: OSError, key: str = "trainer.default_local_dir") -> RunFolderError:
+    """The error for a folder that cannot be written, with the key that leads elsewhere."""
     reason = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
-    return RunFolderError(
-        f"cannot write to {path}: {reason}. Set trainer.default_local_dir to a folder that can be written"
-    )
+    return RunFolderError(f"cannot write to {path}: {reason}. Set {key} to a folder that can be written")
 
 
 def _numbered(base: Path) -> list[Path]:

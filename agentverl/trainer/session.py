@@ -1,9 +1,11 @@
 """The running parts of a run: workers, servers, runner, rollouts, journal and loggers, opened and closed together."""
 
+import logging
 from contextlib import ExitStack
 from pathlib import Path
 
 from agentverl import blocking, plugins
+from agentverl.errors import RunFolderError
 from agentverl.protocol.data_proto import DataProto
 from agentverl.rollout.episode import EpisodeResult, Group
 from agentverl.rollout.loop_thread import LoopThread
@@ -23,6 +25,8 @@ from agentverl.trainer.rollout_settings import rollouts_settings, runner_setting
 from agentverl.trainer.validation import ValidationOutcome, dump_rows
 from agentverl.workers.actor_rollout_ref import ActorRolloutRefWorker, PolicyRun
 
+logger = logging.getLogger(__name__)
+
 
 class Session:
     """Opens what a run needs; `close` ends it in the opposite order, also where opening failed half-way.
@@ -37,6 +41,7 @@ class Session:
         self.settings = settings
         self.prepared = prepared
         self.folder = folder
+        self._unwritable: set[Path] = set()
         self.step = 0
         """The step that trajectories are sampled for."""
         self._closing = ExitStack()
@@ -130,4 +135,10 @@ class Session:
         self.journal.trajectory(record_of(result, self.step))
 
     def _dump(self, folder: Path, step: int, results: list[EpisodeResult]) -> None:
-        dump_samples(folder, step, dump_rows(results, self.prepared.decode, step))
+        """Write a copy of what the journal has; like the journal it does not end the run when it fails later."""
+        try:
+            dump_samples(folder, step, dump_rows(results, self.prepared.decode, step))
+        except RunFolderError as error:
+            if folder not in self._unwritable:
+                logger.warning("%s; training goes on", error)
+            self._unwritable.add(folder)

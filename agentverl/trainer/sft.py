@@ -17,7 +17,7 @@ from agentverl.settings.paths import resolve_path
 from agentverl.settings.sft import SFTSettings
 from agentverl.single_controller.launcher import start_workers
 from agentverl.single_controller.worker import WorkerClass
-from agentverl.tracking.base import RunInfo, Tracking
+from agentverl.tracking.base import RunInfo, Tracking, find_logger
 from agentverl.trainer.curves import draw_curves
 from agentverl.trainer.interruption import Interruption
 from agentverl.trainer.memory import MemoryMeter
@@ -27,6 +27,7 @@ from agentverl.trainer.run_folder import RunFolder
 from agentverl.trainer.seeding import seed_process
 from agentverl.trainer.state import TrainerState
 from agentverl.trainer.stopwatch import Stopwatch
+from agentverl.workers.engine_settings import resolve_device
 from agentverl.workers.sft import SFTWorker, sft_batch
 
 
@@ -99,6 +100,9 @@ class SFTTrainer:
     def _read(self, problems: Problems) -> None:
         """Find template and conversations; what is wrong, also with the run's folder, is reported together."""
         data, attempt = self.settings.data, problems.attempt
+        for name in self.settings.trainer.logger:
+            attempt(partial(find_logger, name))
+        attempt(partial(resolve_device, self.settings.trainer.device))
         made = attempt(lambda: template_of(self.settings.model, data.apply_chat_template_kwargs))
         if made is not None:
             train = attempt(partial(self._dataset, "data.train_files", data.train_max_samples, made[2]))

@@ -8,6 +8,7 @@ import torch
 from agentverl import plugins
 from agentverl.engines.base import BaseEngine
 from agentverl.engines.settings import EngineSettings, MicroBatchSettings, OptimizerSettings
+from agentverl.errors import SettingsError
 from agentverl.settings import precision
 from agentverl.settings.actor import MicroBatchLimit
 from agentverl.settings.engine import FSDPSettings
@@ -16,7 +17,13 @@ from agentverl.settings.optim import OptimSettings
 
 
 def resolve_device(requested: str) -> str:
-    """`cpu` or `cuda` for `trainer.device`; `auto` takes a GPU where there is one."""
+    """`cpu` or `cuda` for `trainer.device`; `auto` takes a GPU where there is one.
+
+    Raises:
+        SettingsError: a GPU is asked for and there is none.
+    """
+    if requested == "cuda" and not torch.cuda.is_available():
+        raise SettingsError("trainer.device=cuda, but torch sees no GPU here; set trainer.device=cpu, or auto")
     if requested == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return requested

@@ -104,6 +104,17 @@ CASES = [
         ["algorithm.adv_estimator=gae"],
         "needs a critic, which this version does not have",
     ),
+    Case(
+        "estimator of a later version",
+        ["algorithm.adv_estimator=rloo"],
+        "adv_estimator=rloo comes with a later version",
+    ),
+    Case("loss of a later version", ["actor.policy_loss.loss_mode=gspo"], "loss_mode=gspo comes with a later version"),
+    Case(
+        "name too long for a folder",
+        [f"trainer.experiment_name={'x' * 300}"],
+        "trainer.experiment_name: got",
+    ),
     Case("server for GPUs", ["rollout.name=vllm"], "rollout.name=vllm: no such plugin; there are hf"),
     Case("ray", ["trainer.launcher=ray"], "this version has only the local launcher"),
     Case("eight devices", ["trainer.n_gpus_per_node=8"], "trains in one process on one device; set it to 1"),
@@ -115,7 +126,7 @@ CASES = [
         "mini-batch above the batch", ["actor.ppo_mini_batch_size=32"], "is no multiple of actor.ppo_mini_batch_size=32"
     ),
     Case("too few tasks", ["data.train_size=8"], "data.train_size=8 is below data.train_batch_size=16"),
-    Case("micro-batch budget", ["actor.ppo_max_token_len_per_gpu=100"], "is below the longest sequence, 320 tokens"),
+    Case("micro-batch budget", ["actor.ppo_max_token_len_per_gpu=100"], "is below the longest sequence, 704 tokens"),
     Case(
         "log-prob budget",
         ["rollout.log_prob_max_token_len_per_gpu=9"],
