@@ -1,12 +1,25 @@
 """The configuration of a model folder: read, changed as the user asks, and asked how long a sequence may be."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
+from transformers.utils import logging
 
 from agentverl.errors import BadInputError, ModelFolderError
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keep transformers from warning of a folder that is then refused by one clear line."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def load_config(
@@ -21,7 +34,8 @@ def load_config(
     if not (folder / "config.json").is_file():
         raise ModelFolderError(f"model folder {folder} has no config.json; expected a Hugging Face folder")
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        with without_warnings():
+            config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except Exception as error:  # remote code may raise anything, and transformers raises several types
         reason = " ".join(str(error).split("\n\n")[0].split())
         raise ModelFolderError(f"{folder}/config.json cannot be used: {reason}") from error

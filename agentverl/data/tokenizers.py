@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from agentverl.data.model_config import without_warnings
 from agentverl.errors import ModelFolderError
 
 _GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
@@ -30,7 +31,10 @@ def load_tokenizer(
         )
     try:
         loader: Any = PreTrainedTokenizerFast if _reads_as_it_stands(folder) else AutoTokenizer
-        tokenizer: Any = loader.from_pretrained(str(folder), local_files_only=True, trust_remote_code=trust_remote_code)
+        with without_warnings():
+            tokenizer: Any = loader.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=trust_remote_code
+            )
     except Exception as error:  # whatever a broken folder makes transformers raise is the user's to read
         raise ModelFolderError(f"the tokenizer in {folder} does not load: {type(error).__name__}: {error}") from error
     if getattr(tokenizer, "backend_tokenizer", None) is None:

@@ -124,7 +124,7 @@ class Environment(ABC):
     @classmethod
     def makes_tasks(cls) -> bool:
         """Whether `tasks` is written."""
-        return cls.tasks.__func__ is not Environment.tasks.__func__  # type: ignore[attr-defined]  # of a classmethod
+        return getattr(cls.tasks, "__func__", cls.tasks) is not getattr(Environment.tasks, "__func__", None)
 
     @classmethod
     def steps(cls) -> bool:

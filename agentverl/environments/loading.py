@@ -47,6 +47,8 @@ class EnvironmentSpec:
         """
         if not self.environment_class.makes_tasks():
             raise SettingsError(f"environment {self.name!r} makes no tasks; set data.train_files and data.val_files")
+        if not inspect.ismethod(self.environment_class.tasks):
+            raise PluginError(f"environment {self.name!r}: tasks must be a @classmethod: `def tasks(cls, split, ...)`")
         if split not in SPLITS:
             raise SettingsError(f"there is no split {split!r}; environments have {' and '.join(SPLITS)}")
         try:

@@ -40,7 +40,7 @@ class _Survey:
         if environment:
             self.tasks.setdefault((environment, frozenset(row.get("environment_kwargs") or ())), row)
         for tool, given in (row.get("tools_kwargs") or {}).items():
-            self.tools.setdefault((tool, frozenset(given or ())), row)
+            self.tools.setdefault((tool, frozenset(given if isinstance(given, Mapping) else ())), row)
         source = row.get("data_source", "")
         self.data_sources.setdefault((source, environment), row)
         if (row.get("reward_model") or {}).get("ground_truth") is None:

@@ -163,7 +163,8 @@ def require_writable(folder: Path, key: str) -> None:
 
 def unwritable(path: Path, error: OSError, key: str = "trainer.default_local_dir") -> RunFolderError:
     """The error for a folder that cannot be written, with the key that leads elsewhere."""
-    reason = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
+    reasons = {errno.ENOSPC: "the disk is full", errno.EEXIST: "there is a file of that name"}
+    reason = reasons.get(error.errno or 0, error.strerror or str(error))
     return RunFolderError(f"cannot write to {path}: {reason}. Set {key} to a folder that can be written")
 
 
