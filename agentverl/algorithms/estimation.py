@@ -15,7 +15,7 @@ def estimate_advantages(adv_estimator: str, inputs: Mapping[str, Any]) -> tuple[
 
     Args:
         inputs: all that may be asked for, under verl's names of the arguments: token_level_rewards, response_mask,
-            index, config, values, gamma, lam, norm_adv_by_std_in_grpo, trajectory_index, ...
+            index, config, gamma, lam, norm_adv_by_std_in_grpo, ...
 
     Raises:
         BadInputError: an unknown name, an argument without a default that is not among the inputs, or a result that is

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from agentverl.algorithms.groups import Index, Members
+from agentverl.algorithms.groups import Index, group_statistics
 from agentverl.errors import BadInputError
 
 Singleton = Literal["zero", "raw"]
@@ -34,24 +34,18 @@ def compute_grpo_outcome_advantage(
     norm_adv_by_std_in_grpo: bool = True,
     config: Any = None,
     *,
-    trajectory_index: Index | None = None,
-    counted: Tensor | None = None,
     singleton: Singleton = "zero",
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
     """GRPO: A = (R - mean) / (std + epsilon) over the samples of a prompt (Shao et al. 2024, arXiv:2402.03300).
 
-    R is the sum of a trajectory's rewards over all its sequences, and each trajectory counts once in its group. The
-    deviation is unbiased. Without `norm_adv_by_std_in_grpo` A = R - mean (Dr.GRPO, arXiv:2503.20783).
+    R is the sum of a row's rewards; a row is a whole trajectory. The deviation is unbiased. Without `norm_adv_by_std_in_grpo` A = R - mean (Dr.GRPO, arXiv:2503.20783).
 
     Args:
         token_level_rewards: (B, T).
         response_mask: (B, T).
         index: the group of each row, (uid, role).
         config: unused; verl's callers pass it.
-        trajectory_index: the trajectory of each row; without it each row is one.
-        counted: (B) bool, rows that enter the group's statistics; a trajectory with a row that does not is left out of
-            them and still gets an advantage.
         singleton: a group of one has no baseline: "zero" gives it no advantage, "raw" divides R by 1 + epsilon as verl.
 
     Returns:
@@ -62,21 +56,13 @@ def compute_grpo_outcome_advantage(
     """
     if singleton not in ("zero", "raw"):
         raise BadInputError(f"singleton must be 'zero' or 'raw', got {singleton!r}")
-    members = Members.from_index(index, trajectory_index, len(token_level_rewards))
-    scores = members.scores(outcome_scores(token_level_rewards, response_mask))
-    number, mean, deviation = members.statistics(scores, _counted_members(members, counted, scores))
-    alone = number < 2
+    scores = outcome_scores(token_level_rewards, response_mask).double()
+    size, mean, deviation = group_statistics(scores, index)
+    alone = size < 2
     relative = scores - torch.where(alone, 0.0, mean)
     if norm_adv_by_std_in_grpo:
         relative = relative / (torch.where(alone, 1.0, deviation) + epsilon)
     if singleton == "zero":
         relative = torch.where(alone, 0.0, relative)
-    advantages = spread(relative[members.of_row], response_mask, token_level_rewards)
+    advantages = spread(relative, response_mask, token_level_rewards)
     return advantages, advantages
-
-
-def _counted_members(members: Members, counted: Tensor | None, scores: Tensor) -> Tensor:
-    if counted is None:
-        return torch.ones_like(scores, dtype=torch.bool)
-    excluded = torch.zeros_like(scores).index_add_(0, members.of_row, (~counted.bool()).to(scores))
-    return excluded == 0

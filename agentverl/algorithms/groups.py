@@ -1,7 +1,6 @@
-"""Rows that belong together: the samples of one prompt, and the sequences of one trajectory."""
+"""Rows that belong together, such as the samples of one prompt."""
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,54 +28,23 @@ def number_keys(index: Index, count: int) -> tuple[Tensor, int]:
     return torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys], dtype=torch.int64), len(numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
-    """The members of each group. A trajectory is one member of a group, however many sequences it has there."""
+def group_statistics(scores: Tensor, index: Index) -> tuple[Tensor, Tensor, Tensor]:
+    """(B) each, float64: size, mean and unbiased standard deviation of the scores (B) of each row's group.
 
-    of_row: Tensor
-    """(B) int64: the member that a row belongs to."""
-    group: Tensor
-    """(M) int64: the group of a member."""
-    trajectory: Tensor
-    """(M) int64: the trajectory of a member."""
-    of_trajectory: Tensor
-    """(B) int64: the trajectory that a row belongs to."""
-    groups: int
-    trajectories: int
+    A group of one has the deviation 0.
 
-    @classmethod
-    def from_index(cls, index: Index, trajectory_index: Index | None, count: int) -> "Members":
-        """Without `trajectory_index` each of the `count` rows is a trajectory of its own."""
-        group_of_row, groups = number_keys(index, count)
-        of_trajectory, trajectories = (
-            (torch.arange(count), count) if trajectory_index is None else number_keys(trajectory_index, count)
-        )
-        pairs = torch.stack([group_of_row, of_trajectory])
-        distinct, of_row = torch.unique(pairs, dim=1, return_inverse=True)
-        return cls(of_row, distinct[0], distinct[1], of_trajectory, groups, trajectories)
+    Raises:
+        BadInputError: an index that does not fit the rows.
+    """
+    group_of_row, groups = number_keys(index, len(scores))
+    group_of_row = group_of_row.to(scores.device)
+    values = scores.double()
 
-    def scores(self, row_scores: Tensor) -> Tensor:
-        """(M) float64: the score of each member's trajectory, which is the sum over all of its rows (B)."""
-        per_trajectory = row_scores.new_zeros(self.trajectories, dtype=torch.float64)
-        per_trajectory.index_add_(0, self.of_trajectory.to(row_scores.device), row_scores.double())
-        return per_trajectory[self.trajectory]
+    def total(of: Tensor) -> Tensor:
+        return of.new_zeros(groups).index_add_(0, group_of_row, of)
 
-    def statistics(self, scores: Tensor, counted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Number, mean and unbiased standard deviation of the counted scores in each member's group.
-
-        Args:
-            scores: (M) float64.
-            counted: (M) bool; members that do not count still get their group's statistics.
-
-        Returns:
-            (M) each; mean 0 for a group without counted members, deviation 0 for one with fewer than two.
-        """
-        weights = counted.double()
-        number = self._sum(weights)
-        mean = self._sum(scores * weights) / number.clamp(min=1)
-        # Two passes: a sum of squares less the squared sum would lose rewards that hardly differ.
-        variance = self._sum((scores - mean[self.group]) ** 2 * weights) / (number - 1).clamp(min=1)
-        return number[self.group], mean[self.group], variance.sqrt()[self.group]
-
-    def _sum(self, values: Tensor) -> Tensor:
-        return values.new_zeros(self.groups).index_add_(0, self.group.to(values.device), values)
+    size = total(torch.ones_like(values))
+    mean = total(values) / size
+    # Two passes: a sum of squares less the squared sum would lose rewards that hardly differ.
+    variance = total((values - mean[group_of_row]) ** 2) / (size - 1).clamp(min=1)
+    return size[group_of_row], mean[group_of_row], variance.sqrt()[group_of_row]

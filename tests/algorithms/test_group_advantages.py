@@ -50,29 +50,6 @@ def test_the_order_of_rows_and_the_names_of_groups_do_not_matter(seed: int) -> N
     torch.testing.assert_close(wide[:, : rewards.shape[1]], advantages)
 
 
-@given(seeds)
-def test_splitting_a_trajectory_into_sequences_changes_no_advantage(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    rewards, mask, index = random_batch(random)
-    before = torch.arange(rewards.shape[1]) < torch.from_numpy(random.integers(0, 5, size=len(rewards)))[:, None]
-    rows = list(range(len(rewards)))
-    split = grpo(
-        torch.cat([rewards * before, rewards * ~before]),
-        torch.cat([mask * before, mask * ~before]),
-        index * 2,
-        trajectory_index=rows * 2,
-    )
-    torch.testing.assert_close(split[: len(rows)] + split[len(rows) :], grpo(rewards, mask, index))
-
-
-def test_a_sub_agent_is_judged_by_its_trajectory_among_its_like() -> None:
-    """Trajectories 0 (two helpers) and 1 (one helper) of one prompt: scores 1 and 0, on the main role's rows."""
-    index = [("a", role) for role in ("main", "helper", "helper", "main", "helper")]
-    rewards = torch.tensor([[1.0], [0], [0], [0], [0]])
-    advantages = grpo(rewards, torch.ones(5, 1), index, trajectory_index=[0, 0, 0, 1, 1], norm_adv_by_std_in_grpo=False)
-    assert advantages.flatten().tolist() == [0.5, 0.5, 0.5, -0.5, -0.5]
-
-
 def test_a_group_of_one_gets_no_advantage_or_the_raw_score() -> None:
     rewards, mask = torch.tensor([[2.0], [1.0], [0.0]]), torch.ones(3, 1)
     index = ["solo", "pair", "pair"]
@@ -81,15 +58,6 @@ def test_a_group_of_one_gets_no_advantage_or_the_raw_score() -> None:
     assert grpo(rewards, mask, index, singleton="raw", norm_adv_by_std_in_grpo=False)[0] == 2
     with pytest.raises(BadInputError, match="'zero' or 'raw'"):
         grpo(rewards, mask, index, singleton="one")
-
-
-def test_rows_that_do_not_count_are_judged_by_those_that_do() -> None:
-    rewards, mask = torch.tensor([[1.0], [0.0], [-5.0]]), torch.ones(3, 1)
-    counted = torch.tensor([True, True, False])
-    advantages = grpo(rewards, mask, ["a"] * 3, counted=counted, norm_adv_by_std_in_grpo=False)
-    assert advantages.flatten().tolist() == [0.5, -0.5, -5.5]
-    alone = grpo(rewards, mask, ["a"] * 3, counted=torch.tensor([True, False, False]))
-    assert alone.flatten().tolist() == [0, 0, 0]
 
 
 def test_equal_rewards_give_no_advantage_whatever_their_rounding() -> None:
