@@ -39,7 +39,8 @@ def compute_grpo_outcome_advantage(
 ) -> tuple[Tensor, Tensor]:
     """GRPO: A = (R - mean) / (std + epsilon) over the samples of a prompt (Shao et al. 2024, arXiv:2402.03300).
 
-    R is the sum of a row's rewards; a row is a whole trajectory. The deviation is unbiased. Without `norm_adv_by_std_in_grpo` A = R - mean (Dr.GRPO, arXiv:2503.20783).
+    R is the sum of a row's rewards; a row is a whole trajectory. The deviation is unbiased. Without
+    `norm_adv_by_std_in_grpo` A = R - mean (Dr.GRPO, arXiv:2503.20783).
 
     Args:
         token_level_rewards: (B, T).
