@@ -8,17 +8,15 @@ the medians. The first time, verl is installed without its dependencies in an en
 """
 
 import argparse
-import subprocess
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 
 from comparison import Case, Side, report
+from peers import peer_python
 from tiny_model import build
 
 SIDES = Path(__file__).parent / "sides"
-VENV = Path(__file__).parents[1] / ".venvs" / "verl"
 # verl itself, and what it imports that agentverl's environment lacks; torch and transformers are shared.
 PACKAGES = [
     *(
@@ -37,19 +35,6 @@ PACKAGES = [
 ]
 
 
-def verl_python() -> Path:
-    """The interpreter of the environment with verl, which is made if it is missing."""
-    python = VENV / "bin" / "python"
-    works = [python, "-c", "import verl.experimental.agent_loop.tool_agent_loop"]
-    if not python.exists() or subprocess.run(works, capture_output=True, check=False).returncode:
-        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
-        shared = sysconfig.get_paths()["purelib"]
-        for site in (VENV / "lib").glob("python*/site-packages"):
-            (site / "shared.pth").write_text(shared + "\n")
-        subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", *PACKAGES], check=True, stdout=sys.stderr)
-    return python
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
@@ -57,7 +42,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = str(build(Path(folder) / "model"))
         ours = Side("agentverl", Path(sys.executable), SIDES / "own_agent_loop.py", model, threads=1)
-        verl = Side("verl", verl_python(), SIDES / "verl_agent_loop.py", model, threads=1)
+        python = peer_python("verl", "verl.experimental.agent_loop.tool_agent_loop", PACKAGES)
+        verl = Side("verl", python, SIDES / "verl_agent_loop.py", model, threads=1)
         for side in (ours, verl):
             side.turn(warm_up=True)
         for _ in range(rounds):
