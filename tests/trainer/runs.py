@@ -45,7 +45,7 @@ _PRELOADED = [
     "transformers.models.qwen2.modeling_qwen2",
 ]
 _PATIENCE_SECONDS = 600.0
-_TIME_AND_MEMORY = ("timing_", "perf/")
+TIME_AND_MEMORY = ("timing_", "perf/")
 
 
 def _train(words: Sequence[str], folder: Path, log: Path) -> None:
@@ -181,7 +181,7 @@ def logged(run: Path) -> dict[int, dict[str, float]]:
     steps = [line["step"] for line in lines]
     assert len(set(steps)) == len(steps), f"steps logged twice: {steps}"
     return {
-        line["step"]: {name: value for name, value in line["data"].items() if not name.startswith(_TIME_AND_MEMORY)}
+        line["step"]: {name: value for name, value in line["data"].items() if not name.startswith(TIME_AND_MEMORY)}
         for line in lines
     }
 
