@@ -1,4 +1,4 @@
-"""Write a few demonstrations of sums: long ones with the calculator, short ones mostly from the head."""
+"""Write a few demonstrations of sums: short ones mostly from the head, long ones with the calculator."""
 
 import argparse
 import json
@@ -13,12 +13,12 @@ from agentverl.messages import Message
 from agentverl.tools.calculator import Calculator
 from agentverl.tools.toolset import ToolSpec
 
-SHARE_OF_CALLS = {2: 0.1, 3: 0.3}
+SHARE_OF_CALLS = {2: 0.05, 3: 0.1, 4: 0.3}
 """By the number of terms, as of a person who is good at sums; longer ones are always typed into the calculator."""
 
 EXAMPLE = """\
 example, after examples/data/reasoning_gym_tasks.py:
-  python examples/data/calculator_demonstrations.py data/sums/train.parquet data/sums/demonstrations.jsonl --count 256
+  python examples/data/calculator_demonstrations.py data/sums/train.parquet data/sums/demonstrations.jsonl
 """
 
 
@@ -54,7 +54,7 @@ def main() -> None:
     )
     parser.add_argument("tasks", type=Path, help="train tasks, as reasoning_gym_tasks.py writes them")
     parser.add_argument("file", type=Path)
-    parser.add_argument("--count", type=int, default=256)
+    parser.add_argument("--count", type=int, default=384)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     try:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole example: tasks, demonstrations, the model as it comes, warm start, GRPO, and the table of what came of it.
-# The first argument is the folder for all of it. What is there already is kept; a training that was interrupted goes on.
+# The first argument is the folder for all of it. What is finished there is kept, so an interrupted run can be started again.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder=${1:-outputs/smollm2}
@@ -10,7 +10,7 @@ tasks=(data.train_files="$folder/data/train.parquet" data.val_files="$folder/dat
 
 if [ ! -f "$folder/data/demonstrations.jsonl" ]; then
     python examples/data/reasoning_gym_tasks.py "$folder/data" --dataset chain_sum=7 --dataset gsm_symbolic=1 \
-        --set chain_sum.min_digits=2 --set chain_sum.max_terms=4 --train-size 2048 --test-size 128
+        --set chain_sum.min_digits=2 --train-size 2048 --test-size 128
     python examples/data/calculator_demonstrations.py "$folder/data/train.parquet" "$folder/data/demonstrations.jsonl"
 fi
 if [ ! -f "$folder/base-eval/summary.json" ]; then

@@ -16,7 +16,7 @@ from agentverl.errors import BadInputError, SettingsError
 from agentverl.rewards.data_sources import default_compute_score
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "data"
-SUMS = [{"name": "chain_sum", "weight": 3, "config": {"max_terms": 4}}, {"name": "gsm_symbolic", "weight": 1}]
+SUMS = [{"name": "chain_sum", "weight": 3, "config": {"min_digits": 2}}, {"name": "gsm_symbolic", "weight": 1}]
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +79,15 @@ def test_demonstrations_are_right_and_use_the_calculator_for_long_sums(tasks: di
     module = runpy.run_path(str(SCRIPTS / "calculator_demonstrations.py"))
     made = module["demonstrations"](file, 80, 0)
     truths = {row["prompt"][0]["content"]: row["reward_model"]["ground_truth"] for row in rows}
-    calls: dict[int, list[bool]] = {2: [], 3: [], 4: []}
+    calls: dict[int, list[bool]] = {terms: [] for terms in range(2, 7)}
     for row in made:
         question, *reply = row["messages"]
         assert reply[-1]["content"] == f"The answer is {truths[question['content']]}."
         terms = question["content"].count(" + ") + question["content"].count(" - ") + 1
         calls[terms].append(len(reply) == 3)
-    assert all(calls[4])
-    assert 0 < sum(calls[2]) + sum(calls[3]) < (len(calls[2]) + len(calls[3])) / 2
+    assert all(calls[5] + calls[6])
+    short = calls[2] + calls[3] + calls[4]
+    assert 0 < sum(short) < len(short) / 2
     with pytest.raises(BadInputError, match="expected at least 1000"):
         module["demonstrations"](file, 1000, 0)
 
