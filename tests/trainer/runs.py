@@ -31,6 +31,7 @@ SMALL = (
     "trainer.log_val_generations=0",
     "trainer.logger=[file]",
     "trainer.deterministic=true",
+    "actor.optim.lr_scheduler_type=constant",
 )
 """The quickstart with 4 prompts of 4 samples a step: an epoch is 4 steps."""
 

@@ -140,7 +140,7 @@ def test_sigterm_saves_and_only_the_same_settings_go_on(training: Training, undi
     assert step >= 2  # the signal may come just before the next step begins
     assert f"ended by SIGTERM after step {step}, which is saved" in training.printed
     assert training.finish("actor.optim.lr=1e-3") == 2
-    assert "actor_rollout_ref.actor.optim.lr: 0.0003 -> 0.001" in training.printed
+    assert "actor_rollout_ref.actor.optim.lr: 0.0005 -> 0.001" in training.printed
     assert training.finish() == 0, training.printed
     assert resumed_from(training.run) == [-1, step]
     assert_equals(training.run, undisturbed.run)

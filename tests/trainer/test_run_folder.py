@@ -77,7 +77,7 @@ def test_a_changed_setting_is_refused_by_name_and_what_is_free_is_not(tmp_path: 
     with pytest.raises(RunFolderError) as caught:
         open_run(tmp_path / "run", "actor.optim.lr=1e-5", "data.train_batch_size=32", "trainer.total_training_steps=9")
     message = str(caught.value)
-    assert "actor_rollout_ref.actor.optim.lr: 0.0003 -> 1.0e-05" in message
+    assert "actor_rollout_ref.actor.optim.lr: 0.0005 -> 1.0e-05" in message
     assert "data.train_batch_size: 16 -> 32; " in message
     assert "total_training_steps" not in message
     assert "trainer.resume_mode=disable or another trainer.experiment_name" in message
