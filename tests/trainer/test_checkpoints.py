@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from agentverl.errors import RunFolderError, TrainingStoppedError
 from agentverl.trainer.checkpoints import CheckpointFolder
@@ -122,3 +124,24 @@ def test_going_back_sets_later_checkpoints_aside(tmp_path: Path) -> None:
     for name in ("global_step_3", "global_step_last"):
         with pytest.raises(RunFolderError, match=f"{name} is no complete checkpoint; expected .*: global_step_1$"):
             checkpoints.step_of(tmp_path / name)
+
+
+@pytest.mark.parametrize("how", ["torch", "safetensors", "bytes"])
+def test_a_full_disk_keeps_the_checkpoints_before_and_says_so(small_disk: Path, how: str) -> None:
+    checkpoints = CheckpointFolder(small_disk / "checkpoints")
+    checkpoints.save(1, write_files)
+
+    def write(folder: Path) -> None:
+        weights = torch.zeros(10**6)
+        if how == "torch":
+            torch.save({"weights": weights}, folder / "weights.pt")
+        elif how == "safetensors":
+            save_file({"weights": weights}, folder / "weights.safetensors")
+        else:
+            (folder / "weights").write_bytes(weights.numpy().tobytes())
+
+    with pytest.raises(TrainingStoppedError, match=r"with [01] MiB free there: .*it goes on from step 1"):
+        checkpoints.save(2, write)
+    assert [entry.name for entry in checkpoints.path.iterdir()] == ["global_step_1"]
+    checkpoints.save(3, write_files)
+    assert checkpoints.steps() == [1, 3]

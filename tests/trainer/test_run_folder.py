@@ -1,8 +1,6 @@
 """The folder of a run is found, locked, compared, and begun, resumed or refused."""
 
 import json
-import subprocess
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -147,18 +145,6 @@ def test_a_full_disk_is_said_to_be_full(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="notes: the disk is full"):
         write_text(tmp_path / "notes", "new")
     assert (tmp_path / "notes").read_text() == "old"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
 
 
 def test_a_disk_that_is_nearly_full_is_refused_before_anything_starts(small_disk: Path) -> None:
