@@ -34,7 +34,7 @@ class Side:
     def end(self) -> dict[str, Any]:
         """End the side; its last answer holds `peak_memory_bytes`."""
         answer = self._ask("end")
-        self._process.wait(timeout=60)
+        self._close()
         return answer
 
     def median(self, key: str) -> float:
@@ -50,7 +50,14 @@ class Side:
             if line.startswith("{"):
                 answer: dict[str, Any] = json.loads(line)
                 return answer
+        self._close()
         raise RuntimeError(f"the side {self.name!r} ended without an answer")
+
+    def _close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process.wait(timeout=60)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,45 @@
+"""The programs run, with as little to do as possible."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _programs_import_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def test_useful_tokens_reports_one_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["useful_tokens.py", "--cases", "quickstart", "--steps", "1"])
+    importlib.import_module("useful_tokens").main()
+    reported = json.loads(capsys.readouterr().out.splitlines()[-1])
+    (case,) = reported["cases"]
+    assert case["name"] == "quickstart"
+    assert case["required"] == pytest.approx(1 / 1.05, abs=1e-4)
+    assert reported["ratio"] == pytest.approx(case["ratio"] / case["required"], abs=1e-3)
+    assert 0.1 < case["ours"] <= 1.05
+
+
+def test_our_side_of_the_step_says_how_long_each_stage_took(tmp_path: Path) -> None:
+    tiny_model = importlib.import_module("tiny_model")
+    model, rows = tiny_model.build(tmp_path / "model"), tiny_model.write_rows(tmp_path / "rows.jsonl", 4)
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "sides" / "agentverl_grpo.py", str(model), str(rows), "1", "8", "float32"],
+        input="turn\nend\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    turn, end = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    assert turn["tokens"] == 8 * 64
+    assert 0 < turn["generation_seconds"] + turn["training_seconds"] < turn["seconds"]
+    assert end["peak_memory_bytes"] > 2**26
