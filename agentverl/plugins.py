@@ -5,6 +5,8 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -16,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from agentverl.errors import PluginError, SettingsError
 
 _OF_FILE = "agentverl_plugin_"
+_NOT_THE_USERS = (f"{Path(__file__).parent}/", f"{sysconfig.get_path('stdlib')}/", "<")
 
 
 @cache
@@ -43,6 +46,8 @@ def find(kind: str, name: str) -> Any:
     if "." in name and not name.endswith(".py"):
         module, _, attribute = name.rpartition(".")
         return _guarded(kind, name, lambda: _attribute(_module(module), attribute))
+    if name.endswith(".py"):
+        raise PluginError(f"{kind} plugin {name!r} is a file; say which name in it is meant: {name}:Name")
     known = [known for known, _ in installed(kind)]
     nearest = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
@@ -61,6 +66,15 @@ def written_name(module_name: str) -> str:
     """A module as its user would write it: one that was loaded from a file by that file."""
     file = getattr(sys.modules.get(module_name), "__file__", None)
     return str(file) if module_name.startswith(_OF_FILE) and file else module_name
+
+
+def line_of(error: BaseException) -> str:
+    """` (file.py:8)`, the innermost line of the user's own code that an error came through; else empty."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        installed_there = "site-packages" in frame.filename or "dist-packages" in frame.filename
+        if not installed_there and not frame.filename.startswith(_NOT_THE_USERS):
+            return f" ({Path(frame.filename).name}:{frame.lineno})"
+    return ""
 
 
 def load_module(kind: str, name: str) -> Any:
@@ -107,7 +121,8 @@ def _guarded(kind: str, name: str, load: Any) -> Any:
     except PluginError:
         raise
     except (Exception, SystemExit) as error:  # a plugin's module may raise anything while it is imported
-        raise PluginError(f"{kind} plugin {name!r} does not import: {type(error).__name__}: {error}") from error
+        reason = f"{type(error).__name__}: {error}{line_of(error)}"
+        raise PluginError(f"{kind} plugin {name!r} does not import: {reason}") from error
 
 
 def _module(name: str) -> Any:

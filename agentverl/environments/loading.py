@@ -46,7 +46,8 @@ class EnvironmentSpec:
             PluginError: its `tasks` raises something else, or gives what are no tasks.
         """
         if not self.environment_class.makes_tasks():
-            raise SettingsError(f"environment {self.name!r} makes no tasks; set data.train_files and data.val_files")
+            remedy = "set data.train_files and data.val_files, or define the class method `tasks`"
+            raise SettingsError(f"environment {self.name!r} makes no tasks; {remedy}")
         if not inspect.ismethod(self.environment_class.tasks):
             raise PluginError(f"environment {self.name!r}: tasks must be a @classmethod: `def tasks(cls, split, ...)`")
         if split not in SPLITS:
@@ -57,7 +58,7 @@ class EnvironmentSpec:
         except AgentverlError:
             raise
         except Exception as error:  # a plugin's own code may raise anything
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}{plugins.line_of(error)}"
             raise PluginError(f"environment {self.name!r}: tasks({split!r}, {size}, {seed}) raised {reason}") from error
         if wrong is not None:
             raise PluginError(f"environment {self.name!r}: tasks gave {type(wrong).__name__} {wrong!r}; expected Tasks")
@@ -117,4 +118,5 @@ def check_task(environment_class: type[Environment], task: Mapping[str, Any]) ->
         inspect.signature(environment_class.reset).bind(None, None, **task)
     except TypeError as error:
         name = environment_class.__name__
-        raise DatasetError(f"environment_kwargs of the row do not fit {name}.reset: {error}") from None
+        given = f"{error}; it has {', '.join(map(str, task)) or 'none'}"
+        raise DatasetError(f"environment_kwargs of the row do not fit {name}.reset: {given}") from None

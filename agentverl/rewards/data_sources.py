@@ -33,7 +33,7 @@ def scorer_name(data_source: str) -> str:
         return data_source
     raise PluginError(
         f"no reward function for data_source {data_source!r}; set reward.custom_reward_function.path to a file with "
-        f"compute_score, use an environment that scores, or one of: {', '.join(SCORERS)}"
+        f"compute_score, give the environment a `score`, or one of: {', '.join(SCORERS)}"
     )
 
 

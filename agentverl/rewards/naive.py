@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from agentverl import blocking
+from agentverl import blocking, plugins
 from agentverl.deadlines import Deadline, OutOfTimeError, bounded
 from agentverl.errors import BoundaryError, DeadlineError
 from agentverl.rewards.base import RewardInput, RewardManager, RewardResult
@@ -74,7 +74,7 @@ class NaiveRewardManager(RewardManager):
         except BoundaryError:
             raise
         except Exception as error:  # a reward function may raise anything; its reason is what the user needs
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}{plugins.line_of(error)}"
             raise BoundaryError(f"reward function {scorer.target} failed: {reason}", "reward") from error
         result.seconds = time.perf_counter() - started
         return result

@@ -11,6 +11,7 @@ from agentverl.agent_loops.context import AgentContext
 from agentverl.agent_loops.loading import AgentLoopSpec
 from agentverl.deadlines import Deadline, contained, give_up
 from agentverl.errors import BadInputError, Boundary, BoundaryError, InfrastructureError
+from agentverl.plugins import line_of
 from agentverl.rollout.client import Gate, TrajectoryClient
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure
 from agentverl.rollout.parts import Workshop
@@ -81,7 +82,7 @@ class Attempt:
         except BoundaryError as error:
             return self._fail(error.boundary, str(error), isinstance(error, InfrastructureError))
         except Exception as error:  # nothing was sampled yet, so the policy cannot have caused it
-            return self._fail(self._stage.opening, f"{type(error).__name__}: {error}", True)
+            return self._fail(self._stage.opening, f"{type(error).__name__}: {error}{line_of(error)}", True)
         return True
 
     def _make_context(self) -> AgentContext:
@@ -119,14 +120,15 @@ class Attempt:
         except BoundaryError as error:
             self._fail(error.boundary, str(error), isinstance(error, InfrastructureError))
         except Exception as error:  # the loop's own code may raise anything
-            self._fail("agent", f"{type(error).__name__}: {_reason(error)}")
+            self._fail("agent", f"{type(error).__name__}: {_reason(error)}{line_of(error)}")
             if self._result.failure is not None:
                 self._result.failure.traceback = "".join(traceback.format_exception(error))
         if outputs is None:
             outputs = self._what_is_there()
         self._result.outputs = outputs
         if self._result.failure is None and not outputs:
-            late = "was cut by its deadline before anything was sampled" if self._is_late else "returned no output"
+            no_output = "returned no output; expected `return chat.outputs()`"
+            late = "was cut by its deadline before anything was sampled" if self._is_late else no_output
             self._fail("agent", f"{spec.loop_class.__name__}.run {late}")
         if outputs:
             main = [output for output in outputs if output.role == "main"] or outputs

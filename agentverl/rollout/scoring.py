@@ -7,6 +7,7 @@ from typing import Any
 
 from agentverl.deadlines import OutOfTimeError, bounded
 from agentverl.errors import BadInputError, Boundary, BoundaryError, DeadlineError, InfrastructureError
+from agentverl.plugins import line_of
 from agentverl.rewards.base import RewardInput, RewardResult
 from agentverl.rewards.scorer import LARGEST_SCORE, as_result
 from agentverl.rollout.episode import EpisodeResult, Failure
@@ -61,8 +62,10 @@ class Scoring:
                     await asyncio.sleep(self._settings.retry_backoff_seconds)
                     continue
                 at = error.boundary if isinstance(error, BoundaryError) else boundary
-                kind = "" if isinstance(error, BoundaryError) else f"{type(error).__name__}: "
-                result.failure = Failure(boundary=at, message=f"{kind}{error}")
+                message = str(error)
+                if not isinstance(error, BoundaryError):
+                    message = f"{type(error).__name__}: {error}{line_of(error)}"
+                result.failure = Failure(boundary=at, message=message)
                 return
             result.score, result.components = judged.score, judged.components
             return

@@ -42,6 +42,7 @@ DATA = [
         "task of another environment",
         rows({"environment": "arithmetic", "environment_kwargs": {"left": 1}}),
         "environment_kwargs of the row do not fit Arithmetic.reset: missing a required argument",
+        "; it has left",
     ),
     _rows_case("environment_kwargs that are a list", rows({"environment_kwargs": [1]}), "environment_kwargs is [1]"),
     _rows_case("tools_kwargs that are a list", rows({"tools_kwargs": [1]}), "tools_kwargs is [1]; expected a mapping"),
@@ -162,7 +163,15 @@ def _plugin(name: str, word: str, code: str, *messages: str) -> Case:
 
 PLUGINS = [
     _plugin("syntax error", "agent.default_agent_loop=mine.py:Loop", "def (", "does not import: SyntaxError"),
-    _plugin("error", "agent.default_agent_loop=mine.py:Loop", "1 / 0", "does not import: ZeroDivisionError"),
+    _plugin(
+        "error",
+        "agent.default_agent_loop=mine.py:Loop",
+        "1 / 0",
+        "does not import: ZeroDivisionError: division by zero (mine.py:1)",
+    ),
+    _plugin(
+        "no name in the file", "agent.default_agent_loop=mine.py", "", "say which name in it is meant: mine.py:Name"
+    ),
     _plugin("exit", "agent.default_agent_loop=mine.py:Loop", "raise SystemExit(3)", "does not import: SystemExit: 3"),
     _plugin(
         "no loop", "agent.default_agent_loop=mine.py:Loop", "class Loop: pass", "expected a subclass of agentverl.A"
@@ -174,12 +183,13 @@ PLUGINS = [
         "agent.environment=mine.py:World",
         f"{_WORLD}    pass",
         "environment 'mine.py:World' makes no tasks; set data.train_files",
+        "or define the class method `tasks`",
     ),
     _plugin(
         "environment whose tasks fail",
         "agent.environment=mine.py:World",
         f"{_WORLD}    @classmethod\n    def tasks(*_): raise OSError('offline')",
-        "environment 'mine.py:World': tasks('train', 2, 0) raised OSError: offline",
+        "environment 'mine.py:World': tasks('train', 2, 0) raised OSError: offline (mine.py:",
     ),
     _plugin(
         "environment whose tasks are none",

@@ -106,16 +106,16 @@ def _call(body: str, how: str = "async def") -> str:
 _ANSWERS = _call("return '1'")
 
 FAILING = [
-    _reward("raises", "raise RuntimeError('boom')", "mine.py:compute_score failed: RuntimeError: boom"),
+    _reward("raises", "raise RuntimeError('boom')", "mine.py:compute_score failed: RuntimeError: boom (mine.py:"),
     _reward("not a number", "return math.nan", "mine.py:compute_score returned nan; a score must be finite"),
     _reward("beyond float32", "return 1e300", "returned 1e+300; a score must be at most 1e+15"),
     _reward("nothing", "return None", "returned NoneType 'None'; expected a number"),
     _reward("no score", "return {'acc': 1}", "returned a dict without `score` (its keys: acc)"),
     _reward("hangs", "time.sleep(9)", "no answer within 0.1 seconds", words=("reward.timeout_seconds=0.1",)),
     _reward("exits", "sys.exit(3)", "raised SystemExit(3)"),
-    _loop("returns nothing", "return None", "error:agent: Mine.run returned no output"),
+    _loop("returns nothing", "return None", "Mine.run returned no output; expected `return chat.outputs()`"),
     _loop("returns text", "return 'x'", "TypeError: run returned str; expected an AgentLoopOutput or a list of them"),
-    _loop("raises", f"{_ASK}raise KeyError('boom')", "error:agent: KeyError: 'boom'"),
+    _loop("raises", f"{_ASK}raise KeyError('boom')", "error:agent: KeyError: 'boom' (mine.py:"),
     _loop("exits", "sys.exit(3)", "error:agent: RuntimeError: it raised SystemExit(3)"),
     _loop(
         "another token than the sampled one",
