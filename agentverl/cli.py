@@ -123,6 +123,7 @@ def evaluate(words: tuple[str, ...], dry_run: bool) -> None:
 
     \b
     agentverl eval                                       the quickstart's model before training
+    agentverl eval outputs/run model.path=outputs/run/checkpoints/global_step_40/actor/huggingface
     agentverl eval outputs/run rollout.val_kwargs.n=4 rollout.val_kwargs.temperature=1
     """
     settings = _settings(words, "eval")

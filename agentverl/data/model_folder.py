@@ -58,7 +58,9 @@ def resolve_model_path(path: str | Path) -> ModelFolder:
         raise ModelFolderError(f"model.path is {_ACCEPTED}; {source} is another kind of file")
     elif not local.is_dir():
         if not _HUB_ID.fullmatch(source):
-            raise ModelFolderError(f"model folder {source} does not exist; model.path is {_ACCEPTED}")
+            in_checkpoint = local.name == "huggingface" and local.parent.is_dir()
+            hint = "; a run whose actor.checkpoint.save_contents has hf_model writes it" if in_checkpoint else ""
+            raise ModelFolderError(f"model folder {source} does not exist{hint}; model.path is {_ACCEPTED}")
         local = _from_hub(source)
     _check(local)
     return ModelFolder(local.resolve(), source)
