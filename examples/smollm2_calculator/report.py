@@ -23,7 +23,7 @@ def report(folder: Path) -> list[dict[str, Any]]:
     """
     held_out = [row["data_source"] for row in pq.read_table(folder / "data" / "test.parquet").to_pylist()]
     shares = {source: held_out.count(source) / len(held_out) for source in sorted(set(held_out))}
-    training = [row for row in read_metrics(folder / "run").values() if TOOL_CALLS in row]
+    training = [row for row in read_metrics(folder / "smollm2_calculator").values() if TOOL_CALLS in row]
     models = {"base": read_metrics(folder / "base-eval")[0], "after SFT": training[0], "after RL": training[-1]}
     return [_row(name, metrics, shares, len(held_out)) for name, metrics in models.items()]
 

@@ -21,8 +21,8 @@ if [ ! -f "$folder/sft/summary.json" ]; then
     agentverl sft "$example/sft.yaml" data.train_files="$folder/data/demonstrations.jsonl" \
         trainer.default_local_dir="$folder/sft"
 fi
-if [ ! -f "$folder/run/summary.json" ]; then
+if [ ! -f "$folder/smollm2_calculator/summary.json" ]; then
     agentverl train "$example/train.yaml" "${tasks[@]}" model.path="$folder/sft/huggingface" \
-        trainer.default_local_dir="$folder/run"
+        trainer.default_local_dir="$folder/smollm2_calculator"
 fi
 python "$example/report.py" "$folder"

