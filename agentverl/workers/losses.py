@@ -40,6 +40,7 @@ def ppo_loss(config: ActorSettings, output: ModelOutput, micro_batch: DataProto)
     )
     tokens = float(mask.sum())
     metrics: Metrics = {name: Metric(float(value), "mean", tokens) for name, value in shares.items()}
+    metrics |= _distance_from_server(output, micro_batch, tokens)
     metrics["actor/pg_loss"] = _sum(loss)
     if output.entropy is not None:
         entropy = agg_loss(output.entropy, mask, config.loss_agg_mode, loss_weight=weight)
@@ -52,6 +53,23 @@ def ppo_loss(config: ActorSettings, output: ModelOutput, micro_batch: DataProto)
         metrics |= {"actor/kl_loss": _sum(kl), "actor/kl_coef": config.kl_loss_coef}
         loss = loss + config.kl_loss_coef * kl
     return loss, metrics | {"actor/loss": _sum(loss)}
+
+
+def _distance_from_server(output: ModelOutput, micro_batch: DataProto, tokens: float) -> Metrics:
+    """How far the probabilities are from those that the rollout server sampled with, under verl's names.
+
+    Only where no `old_log_probs` stand for the weights that sampled: then the current ones are those.
+    """
+    columns = micro_batch.batch
+    if "old_log_probs" in columns or "rollout_log_probs" not in columns or not tokens:
+        return {}
+    sampled = columns.ragged("response_mask").to_padded() != 0
+    server = columns.ragged("rollout_log_probs").to_padded()[sampled].exp()
+    distance = (output.log_probs.detach()[sampled].exp() - server).abs()
+    return {
+        "training/rollout_probs_diff_mean": Metric(float(distance.mean()), "mean", tokens),
+        "training/rollout_probs_diff_max": Metric(float(distance.max()), "max"),
+    }
 
 
 def sft_loss(output: ModelOutput, micro_batch: DataProto) -> tuple[torch.Tensor, Metrics]:

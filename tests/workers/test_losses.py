@@ -1,5 +1,6 @@
 """Losses of micro-batches against losses of whole batches written out."""
 
+import math
 from functools import partial
 
 import numpy as np
@@ -116,3 +117,19 @@ def test_the_sft_loss_is_the_mean_over_learnt_tokens() -> None:
         float(-(output.log_probs.detach() * mask).sum() / mask.sum()), rel=1e-6
     )
     assert metrics["tokens"] == Metric(float(mask.sum()), "sum")
+
+
+def test_the_distance_from_the_server_is_measured_where_the_current_weights_sampled() -> None:
+    data, output = batch(with_old=False)
+    mask = data.batch.ragged("response_mask").to_padded().bool()
+    shifted = torch.where(mask, output.log_probs.detach() - 0.5, torch.tensor(float("nan")))
+    data.batch["rollout_log_probs"] = Ragged.from_padded(shifted, LENGTHS)
+    _, metrics = ppo_loss(ActorSettings(), output, data)
+    collected = MetricAccumulator()
+    collected.add(metrics)
+    distance = (output.log_probs.detach().exp() * (1 - math.exp(-0.5)))[mask]
+    assert collected.result()["training/rollout_probs_diff_mean"] == pytest.approx(float(distance.mean()))
+    assert collected.result()["training/rollout_probs_diff_max"] == pytest.approx(float(distance.max()))
+    with_old, _ = batch()
+    with_old.batch["rollout_log_probs"] = data.batch.ragged("rollout_log_probs")
+    assert "training/rollout_probs_diff_mean" not in ppo_loss(ActorSettings(), output, with_old)[1]
