@@ -43,7 +43,7 @@ def evaluate(settings: Settings, console: Console | None = None) -> ValidationOu
             "trajectories": count,
         }
     )
-    console.print(_table(outcome, low, high))
+    console.print(_table(f"Held-out tasks, {settings.actor_rollout_ref.model.path}", outcome, low, high))
     console.print(f"Trajectories: agentverl show {run.path}")
     return outcome
 
@@ -54,8 +54,8 @@ def beside(settings: Settings, what: str) -> Path:
     return folder.with_name(f"{folder.name}-{what}")
 
 
-def _table(outcome: ValidationOutcome, low: float, high: float) -> Table:
-    table = Table(title="Held-out tasks", title_justify="left", box=None, header_style="dim")
+def _table(title: str, outcome: ValidationOutcome, low: float, high: float) -> Table:
+    table = Table(title=title, title_justify="left", box=None, header_style="dim")
     table.add_column("measure")
     table.add_column("value", justify="right")
     table.add_row("success", f"{outcome.success:.3f}")
