@@ -30,6 +30,7 @@ def check_sft(settings: SFTSettings) -> list[str]:
     """The problems of fine-tuning's settings, one line each."""
     data, trainer = settings.data, settings.trainer
     found = list(_one_device(trainer.launcher, trainer.nnodes, trainer.n_gpus_per_node))
+    found += _deterministic(trainer.deterministic, trainer.device)
     if settings.model.path is None:
         found.append(_MODEL_PATH)
     if not data.train_files:
@@ -119,7 +120,11 @@ def _placement(s: Settings) -> Iterator[str]:
     for key, fsdp in (("actor", roles.actor.fsdp_config), ("ref", roles.ref.fsdp_config)):
         if fsdp.model_dtype == "bfloat16" and fsdp.dtype == "float32":
             yield f"{key}.fsdp_config.model_dtype=bfloat16 with dtype=float32 loses every small update; use float32"
-    if s.trainer.deterministic and s.trainer.device == "cuda":
+    yield from _deterministic(s.trainer.deterministic, s.trainer.device)
+
+
+def _deterministic(wanted: bool, device: str) -> Iterator[str]:
+    if wanted and device == "cuda":
         yield "trainer.deterministic=true holds on a CPU only; set trainer.device=cpu"
 
 

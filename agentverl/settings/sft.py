@@ -59,6 +59,7 @@ class SFTTrainerSettings(Section):
 
     seed: int = 0
     deterministic: bool = False
+    """Refused where it would not hold, on a GPU; on a CPU fine-tuning always is."""
     debug: bool = False
     device: Literal["auto", "cpu", "cuda"] = "auto"
     launcher: Literal["local", "ray"] = "local"

@@ -35,6 +35,7 @@ SFT_RULES: tuple[Rule[SFTSettings], ...] = (
         True,
     ),
     Rule(lambda s: s.optim.lr_scheduler_type != "wsd", "optim.lr_scheduler_type is not wsd", ("optim.stable_ratio",)),
+    Rule(lambda s: True, "on a CPU fine-tuning always is", ("trainer.deterministic",), True),
     Rule(lambda s: True, "no rollout server runs beside", ("engine.param_offload", "engine.optimizer_offload"), True),
     Rule(
         lambda s: s.trainer.total_training_steps is not None,

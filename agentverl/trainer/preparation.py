@@ -115,7 +115,17 @@ def find_plugins(settings: Settings, problems: Problems, *, trains: bool) -> Non
         problems.attempt(partial(plugins.find, kind, name))
     for name in settings.trainer.logger:
         problems.attempt(partial(find_logger, name))
-    problems.attempt(partial(resolve_device, settings.trainer.device))
+    problems.attempt(partial(check_device, settings.trainer.device, deterministic=settings.trainer.deterministic))
+
+
+def check_device(device: str, *, deterministic: bool) -> None:
+    """What `auto` takes on this machine, where one result is asked for to the last bit.
+
+    Raises:
+        SettingsError: there is no such device, or it is a GPU and the run has to be deterministic.
+    """
+    if resolve_device(device) == "cuda" and deterministic:
+        raise SettingsError("trainer.deterministic=true holds on a CPU only; set trainer.device=cpu")
 
 
 def template_of(model: ModelSettings, template_kwargs: Mapping[str, Any]) -> tuple[ModelFolder, Any, ChatTemplate]:

@@ -21,13 +21,12 @@ from agentverl.tracking.base import RunInfo, Tracking, find_logger
 from agentverl.trainer.curves import draw_curves
 from agentverl.trainer.interruption import Interruption
 from agentverl.trainer.memory import MemoryMeter
-from agentverl.trainer.preparation import template_of
+from agentverl.trainer.preparation import check_device, template_of
 from agentverl.trainer.problems import Problems
 from agentverl.trainer.run_folder import RunFolder
 from agentverl.trainer.seeding import seed_process
 from agentverl.trainer.state import TrainerState
 from agentverl.trainer.stopwatch import Stopwatch
-from agentverl.workers.engine_settings import resolve_device
 from agentverl.workers.sft import SFTWorker, sft_batch
 
 
@@ -102,7 +101,8 @@ class SFTTrainer:
         data, attempt = self.settings.data, problems.attempt
         for name in self.settings.trainer.logger:
             attempt(partial(find_logger, name))
-        attempt(partial(resolve_device, self.settings.trainer.device))
+        trainer = self.settings.trainer
+        attempt(partial(check_device, trainer.device, deterministic=trainer.deterministic))
         made = attempt(lambda: template_of(self.settings.model, data.apply_chat_template_kwargs))
         if made is not None:
             train = attempt(partial(self._dataset, "data.train_files", data.train_max_samples, made[2]))
