@@ -97,7 +97,7 @@ def main() -> None:
     """Write the file named on the command line, one JSON object a line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--count", type=int, default=40_000)
+    parser.add_argument("--count", type=int, default=32_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     arguments.file.parent.mkdir(parents=True, exist_ok=True)
