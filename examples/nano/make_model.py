@@ -54,7 +54,7 @@ def _texts(demonstrations: Path) -> Iterator[str]:
 
 
 def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
-    """A Qwen2 of about 370 000 parameters with random weights."""
+    """A Qwen2 of about 390 000 parameters with random weights."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
