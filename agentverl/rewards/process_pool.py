@@ -123,7 +123,7 @@ class ProcessPool:
             ScorerFailedError: it raised, does not import, or took its process with it.
         """
         async with self._free:
-            worker = self._idle.pop() if self._idle else await _Worker.start(self._memory_bytes)
+            worker = self._take_idle() or await _Worker.start(self._memory_bytes)
             self._busy.add(worker)
             usable = False
             try:
@@ -142,6 +142,14 @@ class ProcessPool:
                     self._idle.append(worker)
                 else:
                     await asyncio.shield(worker.stop())
+
+    def _take_idle(self) -> _Worker | None:
+        """One that still lives: the kernel or a person may have killed it while it waited, which is no answer's fault."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.process.returncode is None:
+                return worker
+        return None
 
     async def close(self) -> None:
         """Stop all processes."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,20 @@ async def test_a_cancelled_call_takes_its_process_along(target: str) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not psutil.pid_exists(pid)
+    await pool.close()
+
+
+async def test_processes_killed_while_they_wait_are_replaced(target: str) -> None:
+    """However many: a reward would take two failures in a row for the answer's doing."""
+    pool = ProcessPool(2)
+    pids: list[Any] = await asyncio.gather(*(pool.call(target, {"do": "pid"}, timeout_seconds=5) for _ in range(6)))
+    for pid in set(pids):
+        os.kill(pid, signal.SIGKILL)
+    for _ in range(500):
+        if not any(psutil.pid_exists(pid) for pid in pids):
+            break
+        await asyncio.sleep(0.01)
+    assert await pool.call(target, {"do": "echo", "value": 1}, timeout_seconds=5) == 1
     await pool.close()
 
 

@@ -67,3 +67,15 @@ def test_what_a_killed_process_wrote_is_there(tmp_path: Path) -> None:
     numbers = [record["number"] for record in records(path)]
     assert len(numbers) >= 19
     assert numbers == list(range(len(numbers)))
+
+
+def test_half_a_character_is_replaced_instead_of_losing_the_record(tmp_path: Path) -> None:
+    lines = JsonLines(tmp_path / "x.jsonl")
+    lines.append({"text": "a\ud800b", "list": ["\udfff", 1, None, {"\ud800": 2.5}]})
+    lines.append({"text": "fine"})
+    lines.close()
+    first, second = (record for _, record in read_json_lines(tmp_path / "x.jsonl"))
+    assert first["text"].startswith("a\N{REPLACEMENT CHARACTER}")
+    assert first["text"].endswith("b")
+    assert first["list"][1:3] == [1, None]
+    assert second == {"text": "fine"}
