@@ -1,5 +1,6 @@
 """What goes wrong while a run is under way: it ends with the reason (exit code 1), or bears and counts it."""
 
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent, indent
@@ -8,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.trainer.command import Command, File
+from tests.trainer.runs import Training
 
 LOOP = '''
 import asyncio, math, os, sys, time
@@ -324,3 +326,31 @@ def test_an_answer_on_which_the_scorer_hangs_is_worth_the_minimum(command: Comma
     )
     assert ended.code == 0
     assert ended.metrics()["critic/score/mean"] == -1.0
+
+
+def test_a_scorer_killed_in_mid_run_is_replaced_and_its_answer_scored(command: Command) -> None:
+    code = dedent(
+        """
+        import os, signal
+        from agentverl.rewards.process_pool import killable
+
+        @killable()
+        def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+            if not os.path.exists("killed"):
+                open("killed", "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return 0.5
+        """
+    )
+    ended = command.train("reward.custom_reward_function.path=mine.py", files={"mine.py": code})
+    assert ended.code == 0
+    assert (command.folder / "killed").exists()
+    assert ended.metrics()["critic/score/min"] == ended.metrics()["critic/score/max"] == 0.5
+
+
+def test_ctrl_c_ends_with_130_and_one_word(tmp_path: Path) -> None:
+    words = ("data.train_size=64", "data.val_size=1", "rollout.n=2", "trainer.logger=[file]")
+    training = Training(tmp_path / "run", words).start()
+    training.wait_for(lambda: training.lines >= 1)
+    assert training.send(signal.SIGINT) == 130
+    assert training.printed.split() == ["interrupted"]
