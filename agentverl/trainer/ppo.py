@@ -82,7 +82,11 @@ class PPOTrainer:
         )
         self.total_steps = trainer.total_training_steps or trainer.total_epochs * self.loader.steps_per_epoch
         self.session = Session(
-            settings, prepared, self.run.path, trains=True, optimiser_steps=self.total_steps * optimiser_steps(settings)
+            settings,
+            prepared,
+            self.run.path,
+            trains=True,
+            optimiser_steps=max(1, self.total_steps * optimiser_steps(settings)),
         )
         self._update = PolicyUpdate(settings, self.session.workers)
         self._schedule = SynchronousSchedule(self.session.rollouts, self.loader, settings.actor_rollout_ref.rollout.n)

@@ -5,7 +5,7 @@ import fcntl
 import pytest
 
 from tests.trainer.bad_input_cases import CASES, Case
-from tests.trainer.command import Command, place
+from tests.trainer.command import Command, place, rows
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -85,3 +85,10 @@ def test_fine_tuning_tells_all_that_is_wrong_too(command: Command) -> None:
         "data.val_files: data file val.jsonl has no rows",
     ):
         assert message in ended.printed
+
+
+def test_validating_alone_needs_no_training_rows(command: Command) -> None:
+    words = ["agent.environment=null", "data.val_files=rows.jsonl", "data.max_response_length=32"]
+    ended = command("train", *words, "trainer.val_only=true", "trainer.logger=[file]", files={"rows.jsonl": rows()})
+    assert (ended.code, ended.printed) == (0, "")
+    assert any(name.startswith("val-core/") for name in ended.metrics())
