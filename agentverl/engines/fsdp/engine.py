@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-from agentverl.data.packing import micro_batches
 from agentverl.engines.base import CHECKPOINT_CONTENTS, BaseEngine, Content, LossFunction, ModelOutput
 from agentverl.engines.fsdp import checkpoint
 from agentverl.engines.fsdp.loading import load_model
 from agentverl.engines.fsdp.optimization import Optimization
 from agentverl.engines.fsdp.packed_batch import PackedBatch, forward_lengths
 from agentverl.engines.fsdp.packed_model import PackedModel
+from agentverl.engines.fsdp.shared_prompts import schedule
 from agentverl.engines.fsdp.weights import Weights
 from agentverl.engines.metrics import Metric, MetricAccumulator
 from agentverl.engines.settings import EngineSettings, MicroBatchSettings
@@ -130,8 +130,7 @@ class FSDPEngine(BaseEngine):
         return metrics
 
     def _schedule(self, data: DataProto, limits: MicroBatchSettings) -> list[list[int]]:
-        lengths = forward_lengths(data).tolist()
-        return micro_batches(lengths, max_tokens=limits.max_tokens, max_sequences=limits.max_sequences)
+        return schedule(data.batch.ragged("prompts"), forward_lengths(data).tolist(), limits)
 
     def _pack(self, micro_batch: DataProto) -> PackedBatch:
         return PackedBatch.of(micro_batch, torch.device(self.settings.device))

@@ -15,6 +15,8 @@ PACKED_ATTENTION = "agentverl_packed"
 EXPLICIT_LENGTH = 160
 """Longest sequences for which bfloat16 attention on a CPU is written out instead of fused."""
 
+Tensors = tuple[torch.Tensor, ...]
+
 _UNSUPPORTED = ("position_bias", "s_aux", "head_mask", "alibi")
 
 
@@ -40,10 +42,12 @@ def packed_attention_forward(
     if unsupported:
         raise BadInputError(f"{type(module).__name__} needs {', '.join(unsupported)}, which packed attention lacks")
     options = _Options(kwargs.get("scaling"), kwargs.get("sliding_window"), kwargs.get("softcap"))
-    parts = [torch.split(tensor, packed_layout.group_tokens, 2) for tensor in (query, key, value)]
-    outputs = [
-        _attend_group(group, q, k, v, options) for group, q, k, v in zip(packed_layout.groups, *parts, strict=True)
-    ]
+    parts = zip(*(torch.split(tensor, packed_layout.part_tokens, 2) for tensor in (query, key, value)), strict=True)
+    outputs = [_attend_group(group, next(parts), options) for group in packed_layout.groups]
+    for prompt in packed_layout.shared:
+        of_prompt = next(parts)
+        outputs.append(_attend_group(SequenceGroup(prompt.tokens, 1, prompt.tokens), of_prompt, options))
+        outputs += [_attend_group(group, next(parts), options, of_prompt) for group in prompt.continuations]
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).unsqueeze(0), None
 
 
@@ -55,10 +59,15 @@ class _Options:
 
 
 def _attend_group(
-    group: SequenceGroup, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: _Options
+    group: SequenceGroup, tensors: Tensors, options: _Options, prompt: Tensors | None = None
 ) -> torch.Tensor:
-    """Attention of one group: inputs (1, H, n, D) to (n, H, D)."""
-    query, key, value = (_batched(group, tensor) for tensor in (query, key, value))
+    """Attention of one group: query, key and value (1, H, n, D), and those of the prompt before it, to (n, H, D)."""
+    query, key, value = (_batched(group, tensor) for tensor in tensors)
+    if prompt is not None:
+        key, value = (
+            torch.cat([before.expand(group.count, -1, -1, -1), own], 2)
+            for before, own in zip(prompt[1:], (key, value), strict=True)
+        )
     output = _attend(query, key, value, options).transpose(1, 2)
     output = output.reshape(group.count * group.length, *output.shape[2:])
     return output if group.unpad is None else take_rows(output, group.unpad)
@@ -73,44 +82,45 @@ def _batched(group: SequenceGroup, packed: torch.Tensor) -> torch.Tensor:
 
 
 def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: _Options) -> torch.Tensor:
-    """Causal attention: query (B, Hq, L, D), key and value (B, Hk, L, D) to (B, Hq, L, D)."""
-    length, window = query.shape[2], options.sliding_window
-    windowed = window is not None and window < length
-    if options.softcap is not None or _is_faster_explicit(query):
+    """Causal attention of the last L of S tokens: query (B, Hq, L, D), key and value (B, Hk, S, D) to (B, Hq, L, D)."""
+    length, keys, window = query.shape[2], key.shape[2], options.sliding_window
+    plain = length == keys and (window is None or window >= keys)
+    if options.softcap is not None or _is_faster_explicit(key):
         return _explicit(query, key, value, options)
     return scaled_dot_product_attention(
         query,
         key,
         value,
-        attn_mask=_causal_mask(length, window, query.device) if windowed else None,
-        is_causal=not windowed,
+        attn_mask=None if plain else _causal_mask(length, keys, window, query.device),
+        is_causal=plain,
         scale=options.scaling,
         enable_gqa=query.shape[1] != key.shape[1],
     )
 
 
-def _is_faster_explicit(query: torch.Tensor) -> bool:
+def _is_faster_explicit(key: torch.Tensor) -> bool:
     """Whether matrix products and a softmax beat the fused kernel: its bfloat16 backward pass is slow on CPUs."""
-    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and query.shape[2] <= EXPLICIT_LENGTH
+    return key.device.type == "cpu" and key.dtype == torch.bfloat16 and key.shape[2] <= EXPLICIT_LENGTH
 
 
 def _explicit(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: _Options) -> torch.Tensor:
     rows, heads, length, size = query.shape
+    keys = key.shape[2]
     scaling = size**-0.5 if options.scaling is None else options.scaling
     # The query heads of a key head are stacked, so keys and values are never repeated.
     stacked = query.reshape(rows, key.shape[1], -1, size)
-    scores = (stacked @ key.transpose(2, 3)).view(rows, heads, length, length).float() * scaling
+    scores = (stacked @ key.transpose(2, 3)).view(rows, heads, length, keys).float() * scaling
     if options.softcap is not None:
         scores = torch.tanh(scores / options.softcap) * options.softcap
-    hidden = ~_causal_mask(length, options.sliding_window, query.device)
+    hidden = ~_causal_mask(length, keys, options.sliding_window, query.device)
     weights = scores.masked_fill(hidden, float("-inf")).softmax(-1).to(query.dtype)
-    return (weights.view(rows, key.shape[1], -1, length) @ value).view(rows, heads, length, -1)
+    return (weights.view(rows, key.shape[1], -1, keys) @ value).view(rows, heads, length, -1)
 
 
-def _causal_mask(length: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """(L, L), true where a query may look: at itself and at most `window - 1` tokens before."""
-    mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-    return mask if window is None else mask.triu(1 - window)
+def _causal_mask(length: int, keys: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """(L, S), true where one of the last L of S tokens may look: at itself and at most `window - 1` tokens before."""
+    mask = torch.ones(length, keys, dtype=torch.bool, device=device).tril(keys - length)
+    return mask if window is None else mask.triu(keys - length + 1 - window)
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention_forward)

@@ -5,15 +5,17 @@ from dataclasses import dataclass
 import torch
 
 from agentverl.engines.fsdp.packed_layout import PackedLayout
+from agentverl.engines.fsdp.shared_prompts import Family, families
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """N tokens of the sequences that have something to predict, longest first, and the M tokens to predict.
+    """N tokens of the sequences that have something to predict, and the M tokens to predict.
 
-    A sequence ends where its last prediction is made: what comes after it changes nothing.
+    A sequence ends where its last prediction is made: what comes after it changes nothing. A prompt that several
+    sequences begin with is there once.
     """
 
     input_ids: torch.Tensor
@@ -33,23 +35,16 @@ class PackedBatch:
     @classmethod
     def of(cls, data: DataProto, device: torch.device) -> "PackedBatch":
         """Pack the rows of a micro-batch."""
-        prompts, responses = data.batch.ragged("prompts"), data.batch.ragged("responses")
-        mask = response_mask(data)
-        lengths_b = forward_lengths(data)
-        lengths = lengths_b.tolist()
-        order = lengths_b.argsort(descending=True, stable=True).tolist()[: int((lengths_b > 0).sum())]
-        starts_b = torch.zeros_like(lengths_b)
-        packed_lengths = [lengths[row] for row in order]
-        starts_b[order] = torch.tensor([0, *packed_lengths[:-1]][: len(order)], dtype=torch.long).cumsum(0)
+        responses, mask = data.batch.ragged("responses"), response_mask(data)
+        order = _Order(data)
         places = mask.values.nonzero().squeeze(1)
         rows_m = torch.repeat_interleave(torch.arange(len(mask)), mask.lengths)[places]
-        shift_b = starts_b + prompts.lengths - 1 - responses.offsets[:-1]
+        shift_b = torch.tensor(order.first_predicting) - responses.offsets[:-1]
         temperature = data.batch.ragged("temperature").values[places] if "temperature" in data.batch else None
-        pieces = [torch.cat([prompts[row], responses[row]])[: lengths[row]] for row in order]
         return cls(
-            torch.cat(pieces)[None].to(device) if pieces else torch.zeros(1, 0, dtype=torch.long, device=device),
-            torch.cat([torch.arange(length) for length in packed_lengths or [0]])[None].to(device),
-            PackedLayout.of(packed_lengths).to(device),
+            torch.cat(order.pieces)[None].to(device),
+            torch.cat(order.positions)[None].to(device),
+            order.layout.to(device),
             (shift_b[rows_m] + places).to(device),
             responses.values[places].to(device),
             (torch.ones(len(places)) if temperature is None else _trained(temperature)).to(device),
@@ -60,6 +55,46 @@ class PackedBatch:
     def tokens(self) -> int:
         """N"""
         return self.input_ids.shape[1]
+
+
+class _Order:
+    """The pieces of the packed row: whole sequences, longest first, then shared prompts, each before its rows."""
+
+    def __init__(self, data: DataProto) -> None:
+        prompts = data.batch.ragged("prompts")
+        self._prompts, self._responses = prompts.unbind(), data.batch.ragged("responses").unbind()
+        self._lengths: list[int] = forward_lengths(data).tolist()
+        self._tokens = 0
+        self.first_predicting = [0] * len(self._lengths)
+        """(B) the token of the packed row that predicts the first response token of each row."""
+        self.pieces, self.positions = [torch.zeros(0, dtype=torch.long)], [torch.zeros(0, dtype=torch.long)]
+        found = families(prompts, self._lengths)
+        alone = self._longest_first([row for family in found if not family.shared for row in family.rows])
+        for row in alone:
+            self._add_row(row, 0)
+        self.layout = PackedLayout.of(
+            [self._lengths[row] for row in alone], [self._add_family(family) for family in found if family.shared]
+        )
+
+    def _longest_first(self, rows: list[int]) -> list[int]:
+        return sorted(rows, key=lambda row: -self._lengths[row])
+
+    def _add_family(self, family: Family) -> tuple[int, list[int]]:
+        rows = self._longest_first(family.rows)
+        self._add(self._prompts[rows[0]][: family.shared], 0)
+        for row in rows:
+            self._add_row(row, family.shared)
+        return family.shared, [self._lengths[row] - family.shared for row in rows]
+
+    def _add_row(self, row: int, start: int) -> None:
+        prompt = self._prompts[row]
+        self.first_predicting[row] = self._tokens + len(prompt) - 1 - start
+        self._add(torch.cat([prompt[start:], self._responses[row]])[: self._lengths[row] - start], start)
+
+    def _add(self, ids: torch.Tensor, start: int) -> None:
+        self.pieces.append(ids)
+        self.positions.append(torch.arange(start, start + len(ids)))
+        self._tokens += len(ids)
 
 
 def response_mask(data: DataProto) -> Ragged:

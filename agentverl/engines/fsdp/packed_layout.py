@@ -32,30 +32,56 @@ class SequenceGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedPrompt:
+    """`tokens` that stand once before all `continuations`, whose tokens attend to them too."""
+
+    tokens: int
+    continuations: tuple[SequenceGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PackedLayout:
-    """The sequences of one packed row (1, N), longest first, cut into groups."""
+    """One packed row (1, N): whole sequences in groups, then shared prompts, each before its continuations."""
 
     groups: tuple[SequenceGroup, ...]
+    shared: tuple[SharedPrompt, ...] = ()
 
     @classmethod
-    def of(cls, lengths: Sequence[int]) -> "PackedLayout":
-        """The layout of sequences of these lengths; they must be positive and in descending order."""
-        groups, start = [], 0
-        while start < len(lengths):
-            longest, stop = lengths[start], start + 1
-            shortest_allowed = longest - max(GROUP_SLACK, longest // GROUP_TOLERANCE)
-            while stop < len(lengths) and lengths[stop] >= shortest_allowed:
-                stop += 1
-            groups.append(_group(lengths[start:stop]))
-            start = stop
-        return cls(tuple(groups))
+    def of(cls, lengths: Sequence[int], shared: Sequence[tuple[int, Sequence[int]]] = ()) -> "PackedLayout":
+        """The layout of sequences of these lengths, and of prompts with the lengths of their continuations.
+
+        Lengths must be positive, those of sequences and of the continuations of one prompt in descending order.
+        """
+        return cls(_groups(lengths), tuple(SharedPrompt(prompt, _groups(rest)) for prompt, rest in shared))
 
     @property
-    def group_tokens(self) -> list[int]:
-        return [group.tokens for group in self.groups]
+    def part_tokens(self) -> list[int]:
+        """Tokens of each group, prompt, and group of continuations, as they stand in the row."""
+        parts = [group.tokens for group in self.groups]
+        for prompt in self.shared:
+            parts += [prompt.tokens, *(group.tokens for group in prompt.continuations)]
+        return parts
 
     def to(self, device: torch.device) -> "PackedLayout":
-        return PackedLayout(tuple(group.to(device) for group in self.groups))
+        return PackedLayout(
+            tuple(group.to(device) for group in self.groups),
+            tuple(
+                SharedPrompt(prompt.tokens, tuple(group.to(device) for group in prompt.continuations))
+                for prompt in self.shared
+            ),
+        )
+
+
+def _groups(lengths: Sequence[int]) -> tuple[SequenceGroup, ...]:
+    groups, start = [], 0
+    while start < len(lengths):
+        longest, stop = lengths[start], start + 1
+        shortest_allowed = longest - max(GROUP_SLACK, longest // GROUP_TOLERANCE)
+        while stop < len(lengths) and lengths[stop] >= shortest_allowed:
+            stop += 1
+        groups.append(_group(lengths[start:stop]))
+        start = stop
+    return tuple(groups)
 
 
 def _group(lengths: Sequence[int]) -> SequenceGroup:
