@@ -8,8 +8,10 @@ from typing import Any
 
 import psutil
 
+from agentverl import blocking
 from agentverl.data.dataloader import PromptLoader
 from agentverl.errors import RequeueError
+from agentverl.protocol.data_proto import DataProto
 from agentverl.rollout.batching import assemble
 from agentverl.rollout.episode import Group
 from agentverl.settings.root import Settings
@@ -107,8 +109,8 @@ class PPOTrainer:
         with watch.phase("step"):
             with watch.phase("gen"):
                 groups = self._schedule.next_groups()
-            batch = assemble(groups, meta_info={"global_steps": step})
-            metrics |= self._update.learn(batch, step, watch)
+            batch, learnt = blocking.in_passing_thread(self._learn, groups, watch)
+            metrics |= learnt
             session.record_step(step, groups, batch)
             with watch.phase("update_weights"):
                 session.synchronise_weights(step)
@@ -116,8 +118,6 @@ class PPOTrainer:
             if settings.trainer.test_freq > 0 and self._due(settings.trainer.test_freq):
                 with watch.phase("testing"):
                     metrics |= self._validate()
-            metrics |= data_metrics(batch, max_prompt_length=settings.data.max_prompt_length)
-            metrics |= rollout_difference_metrics(batch) | _group_metrics(groups)
             self.state.metrics = dict(metrics)
             if self._due(settings.trainer.save_freq):
                 with watch.phase("save_checkpoint"):
@@ -129,6 +129,13 @@ class PPOTrainer:
         metrics["perf/cpu_memory_used_gb"] = self._memory.sample() / 2**30
         session.tracking.log(metrics, step=step)
         return metrics
+
+    def _learn(self, groups: list[Group], watch: Stopwatch) -> tuple[DataProto, dict[str, float]]:
+        step = self.session.step
+        batch = assemble(groups, meta_info={"global_steps": step})
+        metrics = self._update.learn(batch, step, watch)
+        metrics |= data_metrics(batch, max_prompt_length=self.settings.data.max_prompt_length)
+        return batch, metrics | rollout_difference_metrics(batch) | _group_metrics(groups)
 
     def end(self) -> None:
         """Stop servers, workers, threads and loggers; the run's folder is given back."""
@@ -152,7 +159,7 @@ class PPOTrainer:
         if step is not None:
             folder = self.run.checkpoints.of(step)
             self.state = TrainerState.load(folder)
-            self.session.workers.load_checkpoint(folder / "actor")
+            blocking.in_passing_thread(self.session.workers.load_checkpoint, folder / "actor")
             self.loader.load_state_dict(self.state.loader)
             if self.state.kl_coefficient is not None:
                 self._update.kl_controller.value = self.state.kl_coefficient

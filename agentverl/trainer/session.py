@@ -56,7 +56,7 @@ class Session:
         closing.callback(self.journal.close)
         self.workers = start_workers(settings.trainer.launcher, self._worker_class(trains, optimiser_steps))
         closing.callback(self.workers.close)
-        self.workers.init_model()
+        blocking.in_passing_thread(self.workers.init_model)
         # At a breakpoint the loop stands still, which is no stall.
         self.thread = LoopThread(stall_seconds=None) if settings.trainer.debug else LoopThread()
         closing.callback(self.thread.close)

@@ -15,6 +15,7 @@ import psutil
 import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+from agentverl import blocking
 from agentverl.errors import BadInputError, InfrastructureError
 from agentverl.rollout.hf.checking import check
 from agentverl.rollout.hf.engine import Engine, kv_bytes_for
@@ -206,7 +207,8 @@ class HFReplica(RolloutReplica):
         await self._server.call(partial(self._server.let_go, _PAUSED))
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        staged = await stage(self._model, weights)
+        # Copying takes a while, which the loop must not miss.
+        staged = await blocking.call(stage, self._model, weights)
         await self._server.call(partial(self._engine.load, staged, version))
 
     async def sleep(self) -> None:

@@ -1,6 +1,5 @@
 """New weights: a complete set is copied aside first, then put in place at once."""
 
-import asyncio
 from collections.abc import Iterable
 
 import torch
@@ -9,20 +8,18 @@ from agentverl.errors import BadInputError
 from agentverl.rollout.hf.model import ServedModel
 
 _SHOWN = 3
-_YIELD_BYTES = 2**26
 
 
-async def stage(model: ServedModel, weights: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+def stage(model: ServedModel, weights: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """Copies of a complete set of weights, in the model's dtype and on its device.
 
-    The event loop gets its turn every 64 MiB. Buffers of the model may be among the weights; parameters must be.
+    Buffers of the model may be among the weights; parameters must be.
 
     Raises:
         BadInputError: a name is unknown or missing, or a shape differs.
     """
     targets: dict[str, torch.Tensor] = {**model.buffers(), **model.parameters()}
     staged: dict[str, torch.Tensor] = {}
-    copied = 0
     for name, tensor in weights:
         target = targets.get(name)
         if target is None:
@@ -36,10 +33,6 @@ async def stage(model: ServedModel, weights: Iterable[tuple[str, torch.Tensor]])
             )
         spare = model.spare.pop(name, None)
         staged[name] = (torch.empty_like(target.data) if spare is None else spare).copy_(tensor.detach())
-        copied += staged[name].nbytes
-        if copied >= _YIELD_BYTES:
-            copied = 0
-            await asyncio.sleep(0)
     _require_complete(model, staged)
     return staged
 
