@@ -3,7 +3,7 @@
 The first `decoding` rows wait for one token only; behind them stand the rows whose prompt is still being read.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ class Rows:
         self.limit = np.zeros(0, np.int64)
         self.prompt_length = np.zeros(0, np.int64)
         self.temperature = np.zeros(0, np.float32)
+        self.bends = np.zeros(0, np.bool_)
         self.ends = np.zeros((0, 1), np.int64)
         self.uniforms = np.zeros((0, UNIFORMS))
         self.ids = np.zeros((0, 0), np.int64)
@@ -43,7 +44,7 @@ class Rows:
 
     def reserve(self, slots: int, capacity: int) -> None:
         """Make room for as many rows and tokens as the pool has, and one token that is sampled but not read."""
-        for name in ("length", "computed", "limit", "prompt_length", "temperature", "uniforms"):
+        for name in ("length", "computed", "limit", "prompt_length", "temperature", "bends", "uniforms"):
             setattr(self, name, _resized(getattr(self, name), (slots, *getattr(self, name).shape[1:])))
         self.ends = _resized(self.ends, (slots, self.ends.shape[1]), fill=-1)
         self.ids = _resized(self.ids, (slots, capacity + 1))
@@ -56,6 +57,7 @@ class Rows:
         self.length[row], self.computed[row] = length, 0
         self.limit[row], self.prompt_length[row] = request.limit, prompt_length
         self.temperature[row] = request.params.temperature
+        self.bends[row] = request.params.bends_distribution
         if len(request.ends) > self.ends.shape[1]:
             self.ends = _resized(self.ends, (len(self.ends), len(request.ends)), fill=-1)
         self.ends[row] = -1
@@ -83,7 +85,7 @@ class Rows:
             temperatures=torch.from_numpy(temperatures),
             uniforms=torch.from_numpy(self.uniforms[np.arange(count), number]),
             greedy=not temperatures.all(),
-            bent=[self._bent(row) for row in range(count) if self.requests[row].params.bends_distribution],
+            bent=[self._bent(row) for row in np.flatnonzero(self.bends[:count]).tolist()],
         )
 
     def _bent(self, row: int) -> Bent:
@@ -138,9 +140,8 @@ class Rows:
     def _move(self, source: int, target: int) -> None:
         length = self.length[source]
         self.requests[target] = self.requests[source]
-        for array in (self.length, self.computed, self.limit, self.prompt_length, self.temperature, self.ends):
+        for array in self._by_row():
             array[target] = array[source]
-        self.uniforms[target] = self.uniforms[source]
         self.ids[target, :length] = self.ids[source, :length]
         self.log_probs[target, :length] = self.log_probs[source, :length]
 
@@ -148,10 +149,13 @@ class Rows:
         """Row i becomes what row order[i] was, for the first rows."""
         count = len(order)
         self.requests[:count] = [self.requests[row] for row in order]
-        for array in (self.length, self.computed, self.limit, self.prompt_length, self.temperature, self.ends):
+        for array in (*self._by_row(), self.ids, self.log_probs):
             array[:count] = array[order]
-        for wide in (self.uniforms, self.ids, self.log_probs):
-            wide[:count] = wide[order]
+
+    def _by_row(self) -> tuple[npt.NDArray[Any], ...]:
+        """What a row has once, whatever its length."""
+        counts = (self.length, self.computed, self.limit, self.prompt_length)
+        return (*counts, self.temperature, self.bends, self.ends, self.uniforms)
 
     def retract(self) -> None:
         """Forget that anything was computed: all rows are read again."""

@@ -12,6 +12,7 @@ import torch
 from agentverl.rollout.replica import SamplingParams
 
 _BLOCK = 64
+_SMALL = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,14 @@ def sample(logits: torch.Tensor, draw: Draw) -> tuple[torch.Tensor, torch.Tensor
 def inverse_cdf(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """The index at which the running sum of each row of `weights` (S, V) first exceeds uniform * total (S).
 
-    Sums run over blocks first, then inside one block, both in float64: precise for large vocabularies and cheaper than
-    a running sum over all of V. Never an index of weight 0, unless the whole row is.
+    Sums of large vocabularies run over blocks first, then inside one block, all in float64: precise, and cheaper than a
+    running sum over all of V. Never an index of weight 0, unless the whole row is.
     """
     count, vocabulary = weights.shape
+    if vocabulary <= _SMALL:
+        sums = weights.cumsum(dim=-1, dtype=torch.float64)
+        target = _below(uniforms[:, None] * sums[:, -1:], sums[:, -1:])
+        return torch.searchsorted(sums, target, right=True).squeeze(1).clamp_(max=vocabulary - 1)
     whole = vocabulary // _BLOCK
     blocks = weights[:, : whole * _BLOCK].view(count, whole, _BLOCK).sum(dim=-1, dtype=torch.float64)
     rest = weights[:, whole * _BLOCK :].sum(dim=-1, keepdim=True, dtype=torch.float64)

@@ -12,15 +12,18 @@ from agentverl.rollout.hf.sampling import Bent, Draw, inverse_cdf, sample
 from agentverl.rollout.replica import SamplingParams
 
 
+@pytest.mark.parametrize("before", [0, 1024])  # tokens of weight 0: small and large vocabularies are summed differently
 @given(
     weights=st.lists(st.sampled_from([0.0, 1e-6, 0.5, 1.0, 3.0]), min_size=1, max_size=300).filter(any),
     uniform=st.floats(0, 1, exclude_max=True),
 )
-def test_the_index_is_where_the_running_sum_exceeds_the_number(weights: list[float], uniform: float) -> None:
-    row = torch.tensor(weights, dtype=torch.float32)
+def test_the_index_is_where_the_running_sum_exceeds_the_number(
+    before: int, weights: list[float], uniform: float
+) -> None:
+    row = torch.tensor([0.0] * before + weights, dtype=torch.float32)
     index = int(inverse_cdf(row[None], torch.tensor([uniform], dtype=torch.float64))[0])
     running = np.cumsum(row.double().numpy())
-    assert weights[index] > 0
+    assert row[index] > 0
     target, slack = uniform * running[-1], 1e-9 * running[-1]
     assert running[index] > target - slack
     assert index == 0 or running[index - 1] <= target + slack
