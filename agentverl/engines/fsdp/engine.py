@@ -8,6 +8,7 @@ import torch
 
 from agentverl.engines.base import CHECKPOINT_CONTENTS, BaseEngine, Content, LossFunction, ModelOutput
 from agentverl.engines.fsdp import checkpoint
+from agentverl.engines.fsdp.freed_pages import keep_freed_pages
 from agentverl.engines.fsdp.loading import load_model
 from agentverl.engines.fsdp.optimization import Optimization
 from agentverl.engines.fsdp.packed_batch import PackedBatch, forward_lengths
@@ -36,6 +37,8 @@ class FSDPEngine(BaseEngine):
         self._optimization: Optimization | None = None
 
     def initialize(self) -> None:
+        if self.settings.device == "cpu":
+            keep_freed_pages()
         model = load_model(self.settings)
         trained = self.settings.optimizer is not None
         self._weights = Weights(model, getattr(torch, self.settings.dtype), trained=trained)
