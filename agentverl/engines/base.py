@@ -21,9 +21,11 @@ class ModelOutput:
     """What a loss is made of: (B, T) over the response tokens of a micro-batch, zero where the mask is 0."""
 
     log_probs: torch.Tensor
-    """float32, log_softmax(logits / temperature) at the response tokens."""
+    """float32, log_softmax(logits / temperature) at the response tokens; zeros of a model with a value head."""
     entropy: torch.Tensor | None = None
     """float32, of the same distributions, in nats; None where nobody asked for it."""
+    values: torch.Tensor | None = None
+    """float32, before each response token is known; only of a model with a value head."""
 
 
 class LossFunction(Protocol):
@@ -74,8 +76,13 @@ class BaseEngine(ABC):
         """
 
     @abstractmethod
-    def infer_batch(self, data: DataProto, *, calculate_entropy: bool = False) -> DataProto:
-        """Ragged `log_probs` (and `entropys`), float32, over the response tokens; 0 where the mask is 0."""
+    def infer_batch(
+        self, data: DataProto, *, calculate_entropy: bool = False, calculate_sum_pi_squared: bool = False
+    ) -> DataProto:
+        """Ragged `log_probs` (and `entropys`, `sum_pi_squared`) over the response tokens; of a value head `values`.
+
+        All float32, and 0 where the mask is 0.
+        """
 
     @abstractmethod
     def forward_backward_batch(

@@ -9,6 +9,7 @@ from transformers import PreTrainedConfig
 from agentverl.errors import SettingsError
 
 Schedule = Literal["constant", "linear", "cosine", "wsd"]
+Head = Literal["language_model", "value"]
 DTYPES = ("float32", "bfloat16")
 
 
@@ -78,6 +79,8 @@ class EngineSettings:
     """Logits of a micro-batch are kept for its backward pass up to this size, and computed again beyond it."""
     override_config: dict[str, Any] = field(default_factory=dict)
     """Replaces entries of the folder's `config.json`."""
+    head: Head = "language_model"
+    """What stands on the last hidden states; `value` is one number a token, 0 until it is trained."""
     trust_remote_code: bool = False
     seed: int = 0
     """Of random weights."""

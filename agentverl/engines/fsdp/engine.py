@@ -14,6 +14,7 @@ from agentverl.engines.fsdp.optimization import Optimization
 from agentverl.engines.fsdp.packed_batch import PackedBatch, forward_lengths
 from agentverl.engines.fsdp.packed_model import PackedModel
 from agentverl.engines.fsdp.shared_prompts import schedule
+from agentverl.engines.fsdp.value_head import put_value_head
 from agentverl.engines.fsdp.weights import Weights
 from agentverl.engines.metrics import Metric, MetricAccumulator
 from agentverl.engines.settings import EngineSettings, MicroBatchSettings
@@ -40,6 +41,9 @@ class FSDPEngine(BaseEngine):
         if self.settings.device == "cpu":
             keep_freed_pages()
         model = load_model(self.settings)
+        if self.settings.head == "value":
+            PackedModel(model)  # while its logits can still tell whether packed sequences see each other
+            put_value_head(model)
         trained = self.settings.optimizer is not None
         self._weights = Weights(model, getattr(torch, self.settings.dtype), trained=trained)
         self._packed_model = PackedModel(model)
@@ -87,18 +91,21 @@ class FSDPEngine(BaseEngine):
         metrics["skipped_steps"] = float(self.optimization.skipped_steps - skipped_before)
         return metrics
 
-    def infer_batch(self, data: DataProto, *, calculate_entropy: bool = False) -> DataProto:
+    def infer_batch(
+        self, data: DataProto, *, calculate_entropy: bool = False, calculate_sum_pi_squared: bool = False
+    ) -> DataProto:
         responses = data.batch.ragged("responses")
         inputs = data.select([name for name in _MODEL_COLUMNS if name in data.batch], [], [])
-        log_probs, entropy = [responses.like(torch.zeros(len(responses.values))) for _ in range(2)]
+        names = self._names(calculate_entropy, calculate_sum_pi_squared)
+        columns = {name: responses.like(torch.zeros(len(responses.values))) for name in names}
         with self.eval_mode():
             for rows in self._schedule(inputs, self.settings.infer_micro_batch):
                 micro_batch = inputs.select_idxs(rows)
                 packed = self._pack(micro_batch)
-                computed = self._token_log_probs(packed, calculate_entropy)
+                computed = self._compute(packed, names)
                 places = _places_in(responses, micro_batch, rows)[packed.places.cpu()]
-                log_probs.values[places], entropy.values[places] = (tensor.cpu() for tensor in computed)
-        columns = {"log_probs": log_probs} | ({"entropys": entropy} if calculate_entropy else {})
+                for name, column in columns.items():
+                    column.values[places] = computed[name].cpu()
         return DataProto(Columns(columns))
 
     def forward_backward_batch(
@@ -121,12 +128,13 @@ class FSDPEngine(BaseEngine):
         self, micro_batch: DataProto, loss_function: LossFunction, calculate_entropy: bool
     ) -> Mapping[str, float | Metric]:
         packed = self._pack(micro_batch)
-        log_probs, entropy = self._token_log_probs(packed, calculate_entropy)
+        names = self._names(calculate_entropy)
+        computed = self._compute(packed, names)
         responses = micro_batch.batch.ragged("responses")
-        output = ModelOutput(
-            _padded(log_probs, packed.places, responses),
-            _padded(entropy, packed.places, responses) if calculate_entropy else None,
-        )
+        padded = {name: _padded(computed[name], packed.places, responses) for name in names}
+        values = padded.get("values")
+        log_probs = padded["log_probs"] if values is None else torch.zeros_like(values)
+        output = ModelOutput(log_probs, padded.get("entropys"), values)
         loss, metrics = loss_function(output, micro_batch.to(self.settings.device))
         if loss.requires_grad:
             torch.autograd.backward(loss)
@@ -138,13 +146,18 @@ class FSDPEngine(BaseEngine):
     def _pack(self, micro_batch: DataProto) -> PackedBatch:
         return PackedBatch.of(micro_batch, torch.device(self.settings.device))
 
-    def _token_log_probs(self, packed: PackedBatch, calculate_entropy: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    def _names(self, calculate_entropy: bool, calculate_sum_pi_squared: bool = False) -> list[str]:
+        """The columns that a pass computes."""
+        if self.settings.head == "value":
+            return ["values"]
+        more = {"entropys": calculate_entropy, "sum_pi_squared": calculate_sum_pi_squared}
+        return ["log_probs", *(name for name, asked in more.items() if asked)]
+
+    def _compute(self, packed: PackedBatch, names: Sequence[str]) -> dict[str, torch.Tensor]:
         if not packed.tokens:
-            return packed.temperature, packed.temperature
+            return dict.fromkeys(names, packed.temperature)
         self.tokens_forwarded += packed.tokens
-        return self.model.token_log_probs(
-            packed, with_entropy=calculate_entropy, kept_bytes=self.settings.kept_logits_bytes
-        )
+        return self.model.compute(packed, names, kept_bytes=self.settings.kept_logits_bytes)
 
     def optimizer_zero_grad(self) -> None:
         self.optimization.zero_grad()

@@ -1,7 +1,7 @@
 """A causal language model that gives the log-probabilities of a packed batch's tokens."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,9 @@ from transformers import PreTrainedModel
 from agentverl.engines.fsdp.packed_batch import PackedBatch
 from agentverl.engines.fsdp.packed_layout import PackedLayout
 from agentverl.engines.fsdp.row_gathers import take_rows
+from agentverl.engines.fsdp.squared_probabilities import sum_pi_squared
 from agentverl.engines.fsdp.token_log_probs import token_log_probs
+from agentverl.engines.fsdp.value_head import token_values
 from agentverl.errors import BadInputError
 
 _HIDDEN_SCALE = 300.0
@@ -36,26 +38,42 @@ class PackedModel:
             _require_separate_sequences(self)
             self.has_plain_head = _has_plain_head(model)
 
-    def token_log_probs(
-        self, packed: PackedBatch, *, with_entropy: bool, kept_bytes: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and entropies (zeros if not asked for) of the M predicted tokens, float32."""
-        if self.has_plain_head:
+    def compute(self, packed: PackedBatch, names: Collection[str], *, kept_bytes: int) -> dict[str, torch.Tensor]:
+        """What the model says about the M predicted tokens, float32: `log_probs`, and more of the names below.
+
+        `entropys` and `sum_pi_squared` (without gradient) of their distributions; a model with a value head gives
+        `values` instead, before each token.
+        """
+        if "values" in names:
             hidden = _base_outputs(self.model, packed.input_ids, packed.position_ids, packed.layout)[0]
-            head = self.model.get_output_embeddings()
-            return token_log_probs(
-                take_rows(hidden, packed.predicting),
-                head.weight,
-                head.bias,
-                packed.labels,
-                packed.temperature,
-                with_entropy=with_entropy,
-                kept_bytes=kept_bytes,
-            )
+            return {"values": token_values(take_rows(hidden, packed.predicting), self.model.get_output_embeddings())}
+        if self.has_plain_head:
+            return self._from_hidden(packed, names, kept_bytes)
         logits = self._logits(packed.input_ids, packed.position_ids, packed.layout, packed.predicting)
         log_softmax = torch.log_softmax(logits.float() / packed.temperature[:, None], -1)
-        entropy = -(log_softmax.exp() * log_softmax).sum(-1) if with_entropy else torch.zeros_like(packed.temperature)
-        return log_softmax.gather(1, packed.labels[:, None]).squeeze(1), entropy
+        probabilities = log_softmax.exp()
+        return {
+            "log_probs": log_softmax.gather(1, packed.labels[:, None]).squeeze(1),
+            "entropys": -(probabilities * log_softmax).sum(-1),
+            "sum_pi_squared": probabilities.detach().square().sum(-1),
+        }
+
+    def _from_hidden(self, packed: PackedBatch, names: Collection[str], kept_bytes: int) -> dict[str, torch.Tensor]:
+        all_hidden = _base_outputs(self.model, packed.input_ids, packed.position_ids, packed.layout)[0]
+        hidden, head = take_rows(all_hidden, packed.predicting), self.model.get_output_embeddings()
+        log_probs, entropy = token_log_probs(
+            hidden,
+            head.weight,
+            head.bias,
+            packed.labels,
+            packed.temperature,
+            with_entropy="entropys" in names,
+            kept_bytes=kept_bytes,
+        )
+        computed = {"log_probs": log_probs, "entropys": entropy}
+        if "sum_pi_squared" in names:
+            computed["sum_pi_squared"] = sum_pi_squared(hidden, head.weight, head.bias, packed.temperature)
+        return computed
 
     def _logits(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, layout: PackedLayout, kept: torch.Tensor

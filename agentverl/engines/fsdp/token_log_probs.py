@@ -50,10 +50,10 @@ class _Options:
         self.with_entropy, self.kept_bytes = with_entropy, kept_bytes
 
 
-def _chunk_log_softmax(
+def chunk_log_softmax(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: torch.Tensor
 ) -> torch.Tensor:
-    """(n, V) float32."""
+    """log_softmax(logits / temperature), (n, V) float32."""
     logits = torch.nn.functional.linear(hidden, weight, bias).float()
     logits.div_(temperature[:, None])
     return torch.log_softmax(logits, -1)
@@ -78,7 +78,7 @@ class _TokenLogProbs(torch.autograd.Function):
         kept = []
         for start in range(0, count, step):
             rows = slice(start, start + step)
-            log_softmax = _chunk_log_softmax(hidden[rows], weight, bias, temperature[rows])
+            log_softmax = chunk_log_softmax(hidden[rows], weight, bias, temperature[rows])
             log_probs[rows] = log_softmax.gather(1, labels[rows, None]).squeeze(1)
             if options.with_entropy:
                 entropy[rows] = -(log_softmax.exp() * log_softmax).sum(1)
@@ -98,7 +98,7 @@ class _TokenLogProbs(torch.autograd.Function):
         grad_bias = torch.zeros(weight.shape[0], device=weight.device)
         for number, start in enumerate(range(0, hidden.shape[0], step)):
             rows = slice(start, start + step)
-            log_softmax = kept[number] if kept else _chunk_log_softmax(hidden[rows], weight, bias, temperature[rows])
+            log_softmax = kept[number] if kept else chunk_log_softmax(hidden[rows], weight, bias, temperature[rows])
             slopes = grad_log_probs[rows, None], grad_entropy[rows, None] if ctx.with_entropy else None
             grad_logits = _grad_logits(log_softmax, labels[rows, None], entropy[rows, None], slopes).to(hidden.dtype)
             torch.mm(grad_logits, weight, out=grad_hidden[rows])
