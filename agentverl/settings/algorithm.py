@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from agentverl.settings.section import Section
+from agentverl.settings.section import Name, Names, Section
 
 
 class KLControlSettings(Section):
@@ -18,8 +18,28 @@ class KLControlSettings(Section):
     """What `adaptive` aims at."""
 
 
+class FilterGroupsSettings(Section):
+    """DAPO's dynamic sampling: groups without a difference give way to fresh prompts (arXiv:2503.14476)."""
+
+    enable: bool = False
+    metric: Name = "reward"
+    """What has to differ within a group: the trajectory's score (`reward`), or a component such as `acc`."""
+    max_num_gen_batches: int = Field(0, ge=0)
+    """Batches' worth of prompts a step may roll out before the run stops; 0 means no limit."""
+    tolerance: float = Field(1e-6, ge=0)
+    """Largest less smallest value at which a group counts as equal."""
+
+
+class PFPPOSettings(Section):
+    """Policy filtration (arXiv:2409.06957): how likely a trajectory is drawn, by its score."""
+
+    reweight_method: Literal["pow", "max_min", "max_random"] = "pow"
+    """`pow`: |score|^weight_pow; `max_min`: the best and the worst; `max_random`: 0.4 for the best, else 0.1."""
+    weight_pow: float = Field(2.0, ge=0)
+
+
 class AlgorithmSettings(Section):
-    """The advantage estimator and the KL term in the reward."""
+    """The advantage estimator, which samples it sees, and the KL term in the reward."""
 
     adv_estimator: str = "grpo"
     """A registered estimator, or `package.module:function`."""
@@ -30,3 +50,13 @@ class AlgorithmSettings(Section):
     use_kl_in_reward: bool = False
     kl_penalty: str = "kl"
     kl_ctrl: KLControlSettings = KLControlSettings()
+    gdpo_reward_keys: Names = []
+    """Components of the reward that gdpo normalises one by one."""
+    gdpo_reward_weights: list[float] = []
+    """One weight a key; empty means 1 for each."""
+    filter_groups: FilterGroupsSettings = FilterGroupsSettings()
+    use_pf_ppo: bool = False
+    """Draw the trajectories to learn from by their scores, with replacement."""
+    pf_ppo: PFPPOSettings = PFPPOSettings()
+    void_turns: Literal["train", "mask_turn", "mask_trajectory"] = "train"
+    """What becomes of turns without a valid call or an answer: trained, or they or their trajectories carry no loss."""

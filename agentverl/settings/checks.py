@@ -56,6 +56,7 @@ def _names(s: Settings) -> Iterator[str]:
     yield from _plugin("rollout.checkpoint_engine.backend", "checkpoint_engines", rollout.checkpoint_engine.backend)
     yield from _plugin("rollout.multi_turn.format", "tool_parsers", rollout.multi_turn.format)
     yield from _plugin("actor.strategy", "engines", s.actor_rollout_ref.actor.strategy)
+    yield from _plugin("critic.strategy", "engines", s.critic.strategy)
     for name in s.trainer.logger:
         yield from _plugin("trainer.logger", "loggers", name)
     if rollout.agent.agent_loop_config_path is None:

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Generic, TypeVar
 
 from agentverl.settings.known_names import ESTIMATORS, POLICY_LOSSES
+from agentverl.settings.optim import OptimSettings
 from agentverl.settings.root import Settings
 from agentverl.settings.sft import SFTSettings
 
@@ -16,7 +17,14 @@ R = "actor_rollout_ref.rollout."
 F = "actor_rollout_ref.ref."
 
 _NORMALISED_BY_GROUP = {"grpo", "grpo_vectorized", "grpo_passk", "gdpo"}
-_DISCOUNTED = {"gae", "reinforce_plus_plus", "optimal_token_baseline", "tir_optimal_token_baseline"}
+_DISCOUNTED = {
+    "gae",
+    "turn_gae",
+    "gigpo",
+    "reinforce_plus_plus",
+    "optimal_token_baseline",
+    "tir_optimal_token_baseline",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +61,41 @@ def _calls_no_tools(s: Settings) -> bool:
     return s.actor_rollout_ref.rollout.agent_loop == "single_turn_agent" and not _rows_come_from_files(s)
 
 
-def _schedule_is(*names: str) -> Callable[[Settings], bool]:
-    return lambda s: s.actor_rollout_ref.actor.optim.lr_scheduler_type in names
+def _trains_no_critic(s: Settings) -> bool:
+    return not s.needs_critic
+
+
+def _optim_rules(short: str, path: str, optim_of: Callable[[Settings], OptimSettings]) -> tuple[Rule[Settings], ...]:
+    def schedule_is(*names: str) -> Callable[[Settings], bool]:
+        return lambda s: optim_of(s).lr_scheduler_type in names
+
+    return (
+        Rule(
+            lambda s: optim_of(s).lr_warmup_steps >= 0,
+            f"{short}.lr_warmup_steps is set",
+            (path + ".lr_warmup_steps_ratio",),
+            True,
+        ),
+        Rule(schedule_is("constant"), f"{short}.lr_scheduler_type is constant", (path + ".min_lr_ratio",), True),
+        Rule(
+            schedule_is("constant", "linear", "wsd"),
+            f"{short}.lr_scheduler_type is not cosine",
+            (path + ".num_cycles",),
+            True,
+        ),
+        Rule(
+            schedule_is("constant", "linear", "cosine"),
+            f"{short}.lr_scheduler_type is not wsd",
+            (path + ".stable_ratio",),
+        ),
+    )
+
+
+def _sums_normed(s: Settings) -> bool:
+    modes = [s.actor_rollout_ref.actor.loss_agg_mode]
+    if s.needs_critic:
+        modes.append(s.critic.completed(s.actor_rollout_ref.actor).loss_agg_mode or modes[0])
+    return "seq-mean-token-sum-norm" in modes
 
 
 RULES: tuple[Rule[Settings], ...] = (
@@ -129,7 +170,7 @@ RULES: tuple[Rule[Settings], ...] = (
     ),
     Rule(_loss_is_not("dro"), "the policy loss is not dro", (A + "policy_loss.dro_beta",)),
     Rule(
-        lambda s: s.actor_rollout_ref.actor.loss_agg_mode != "seq-mean-token-sum-norm",
+        lambda s: not _sums_normed(s),
         "actor.loss_agg_mode is not seq-mean-token-sum-norm",
         (A + "loss_scale_factor",),
     ),
@@ -174,23 +215,38 @@ RULES: tuple[Rule[Settings], ...] = (
         (F + "log_prob_max_token_len_per_gpu",),
         True,
     ),
+    *_optim_rules("actor.optim", A + "optim", lambda s: s.actor_rollout_ref.actor.optim),
+    *_optim_rules("critic.optim", "critic.optim", lambda s: s.critic.optim),
     Rule(
-        lambda s: s.actor_rollout_ref.actor.optim.lr_warmup_steps >= 0,
-        "actor.optim.lr_warmup_steps is set",
-        (A + "optim.lr_warmup_steps_ratio",),
-        True,
-    ),
-    Rule(_schedule_is("constant"), "actor.optim.lr_scheduler_type is constant", (A + "optim.min_lr_ratio",), True),
-    Rule(
-        _schedule_is("constant", "linear", "wsd"),
-        "actor.optim.lr_scheduler_type is not cosine",
-        (A + "optim.num_cycles",),
+        lambda s: s.critic.cuts_by_tokens,
+        "micro-batches are cut by tokens (critic.use_dynamic_bsz)",
+        ("critic.ppo_micro_batch_size_per_gpu", "critic.forward_micro_batch_size_per_gpu"),
         True,
     ),
     Rule(
-        _schedule_is("constant", "linear", "cosine"),
-        "actor.optim.lr_scheduler_type is not wsd",
-        (A + "optim.stable_ratio",),
+        lambda s: not s.critic.cuts_by_tokens,
+        "micro-batches are cut by sequences (critic.use_dynamic_bsz)",
+        ("critic.ppo_max_token_len_per_gpu", "critic.forward_max_token_len_per_gpu"),
+        True,
+    ),
+    # Last, so that its reason is the one given.
+    Rule(_trains_no_critic, "no critic is trained", ("critic.[!e]*", "trainer.critic_warmup"), True),
+    Rule(
+        _estimator_is_not({"gdpo"}),
+        "the advantage estimator is not gdpo",
+        ("algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights"),
+    ),
+    Rule(
+        lambda s: not s.algorithm.filter_groups.enable,
+        "algorithm.filter_groups.enable is false",
+        ("algorithm.filter_groups.[!e]*",),
+        True,
+    ),
+    Rule(lambda s: not s.algorithm.use_pf_ppo, "algorithm.use_pf_ppo is false", ("algorithm.pf_ppo.*",), True),
+    Rule(
+        lambda s: s.algorithm.pf_ppo.reweight_method != "pow",
+        "algorithm.pf_ppo.reweight_method is not pow",
+        ("algorithm.pf_ppo.weight_pow",),
     ),
     Rule(
         lambda s: s.trainer.device == "cpu",

@@ -20,19 +20,16 @@ ESTIMATORS = frozenset(
 )
 """Advantage estimators of verl, whose settings have an effect with some of them only."""
 
-SHIPPED_ESTIMATORS = frozenset({"grpo", "grpo_vectorized"})
+SHIPPED_ESTIMATORS = frozenset({"gae", "grpo", "grpo_vectorized"})
 """Those that this version has."""
 
-UNMET: dict[str, str] = {
-    "gae": "a critic",
-    "remax": "a greedy sample beside the group",
-    "gdpo": "a reward with several components",
-    "optimal_token_baseline": "sums of squared probabilities",
-    "tir_optimal_token_baseline": "sums of squared probabilities",
-}
-"""What an estimator needs that this version's trainer does not supply."""
+WITH_VALUES = frozenset({"gae", "turn_gae"})
+"""Estimators that need a critic's values."""
 
-WITHOUT_GROUP = frozenset({"gae", "reinforce_plus_plus", "remax"})
+WITH_SQUARES = frozenset({"optimal_token_baseline", "tir_optimal_token_baseline"})
+"""Estimators that need sums of squared probabilities."""
+
+WITHOUT_GROUP = frozenset({"gae", "turn_gae", "reinforce_plus_plus", "remax"})
 """Estimators that do not compare the samples of one prompt."""
 
 POLICY_LOSSES = frozenset(

@@ -2,7 +2,9 @@
 
 from agentverl.settings.actor import ActorSettings, MicroBatchLimit, RefSettings
 from agentverl.settings.algorithm import AlgorithmSettings
+from agentverl.settings.critic import CriticSettings
 from agentverl.settings.data import DataSettings
+from agentverl.settings.known_names import WITH_VALUES
 from agentverl.settings.model import ModelSettings
 from agentverl.settings.reward import RewardSettings
 from agentverl.settings.rollout import RolloutSettings
@@ -34,6 +36,7 @@ class Settings(Section):
 
     data: DataSettings = DataSettings()
     actor_rollout_ref: ActorRolloutRefSettings = ActorRolloutRefSettings()
+    critic: CriticSettings = CriticSettings()
     algorithm: AlgorithmSettings = AlgorithmSettings()
     reward: RewardSettings = RewardSettings()
     trainer: TrainerSettings = TrainerSettings()
@@ -47,3 +50,10 @@ class Settings(Section):
     def needs_reference(self) -> bool:
         """Whether a KL term asks for the reference policy."""
         return self.actor_rollout_ref.actor.use_kl_loss or self.algorithm.use_kl_in_reward
+
+    @property
+    def needs_critic(self) -> bool:
+        """Whether a critic is trained: as `critic.enable` says, else where the estimator needs values."""
+        if self.critic.enable is not None:
+            return self.critic.enable
+        return self.algorithm.adv_estimator in WITH_VALUES

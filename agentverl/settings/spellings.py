@@ -30,12 +30,15 @@ RENAMED: Mapping[str, str] = {
     R + "response_length": "data.max_response_length",
     R + "full_determinism": "trainer.deterministic",
     A + "fsdp_config.full_determinism": "trainer.deterministic",
+    "critic.optim.warmup_style": "critic.optim.lr_scheduler_type",
+    "critic.optim.clip_grad": "critic.grad_clip",
 }
 """Accepted under the other name."""
 
 VALUES: Mapping[str, Mapping[str, str]] = {
     A + "kl_loss_type": {"low_var": "low_var_kl"},
     "algorithm.kl_penalty": {"low_var": "low_var_kl"},
+    "critic.loss_agg_mode": {"sequence-mean": "seq-mean-token-mean", "token_mean": "token-mean"},
     A + "loss_agg_mode": {"sequence-mean": "seq-mean-token-mean", "token_mean": "token-mean"},
     R + "name": {"huggingface": "hf", "transformers": "hf"},
 }
@@ -149,10 +152,7 @@ FOREIGN: tuple[Foreign, ...] = (
     ),
     *_refused("set model.path to a folder that holds its config.json", M + "hf_config_path"),
     *_refused("install the module as a plugin, or name it as package.module:Attribute", M + "external_lib"),
-    *_refused(
-        "set actor.calculate_entropy; the sum of squared probabilities comes with a later version",
-        A + "calculate_sum_pi_squared",
-    ),
+    *_habit("it is computed where the estimator needs it", A + "calculate_sum_pi_squared"),
     *_refused("the one training engine of this version is fsdp", "*.megatron.*", "*.veomni.*", "*.torchtitan.*"),
     *_refused(
         "profile with the tools of PyTorch; the times of each stage are in metrics.jsonl",
@@ -210,11 +210,32 @@ FOREIGN: tuple[Foreign, ...] = (
     *_refused("environments take its place: agent.environment", R + "multi_turn.interaction_config_path"),
     *_refused("the runner of episodes is not replaced; write an agent loop", R + "agent.agent_loop_manager_class"),
     *_refused("name the server in rollout.name", R + "agent.custom_async_server.*"),
-    *_refused("a critic comes with a later version; algorithm.adv_estimator=grpo needs none", "critic.enable"),
-    *_habit("no critic is trained", "critic.*"),
-    *_refused("no critic is trained", "trainer.critic_warmup", "trainer.max_critic_ckpt_to_keep", harmless=(0, None)),
-    *_refused("it comes with a later version", "algorithm.use_pf_ppo", "algorithm.filter_groups.enable"),
-    *_habit("it belongs to a key that is off", "algorithm.pf_ppo.*", "algorithm.filter_groups.*"),
+    *_refused("set critic.ppo_micro_batch_size_per_gpu", "critic.ppo_micro_batch_size"),
+    *_refused("set critic.forward_micro_batch_size_per_gpu", "critic.forward_micro_batch_size"),
+    *_habit(_PACKED, "critic.model.use_remove_padding", harmless=(True,)),
+    *_habit(_ONE_DEVICE, "critic.nccl_timeout", "critic.rollout_n", "critic.ulysses_sequence_parallel_size"),
+    *_habit(
+        _ONE_DEVICE,
+        "critic.fsdp.fsdp_size",
+        "critic.fsdp.reshard_after_forward",
+        "critic.fsdp.forward_prefetch",
+        "critic.fsdp.use_orig_params",
+        "critic.fsdp.wrap_policy.*",
+    ),
+    *_habit("files are read where they are", "critic.model.use_shm", harmless=(False,)),
+    *_habit("the policy's tokenizer is the only one", "critic.model.tokenizer_path"),
+    *_habit("the run's length decides", "critic.optim.total_training_steps", harmless=(-1, None)),
+    *_habit("trainer.seed is the one seed", "critic.data_loader_seed", "critic.fsdp.seed"),
+    *_refused("set critic.fsdp", "critic.model.fsdp_config.*", "critic.fsdp_config.*"),
+    *_refused(
+        "LoRA comes with a later version", "critic.model.lora*", "critic.model.target_modules", harmless=(0, None)
+    ),
+    *_habit(
+        "the critic is saved and kept with the actor: trainer.max_actor_ckpt_to_keep",
+        "trainer.max_critic_ckpt_to_keep",
+        harmless=(None,),
+    ),
+    *_habit("refilled prompts are rolled out as they are needed", "algorithm.filter_groups.max_inflight_gen_batches"),
     *_refused(
         "every log-probability is the policy's own; nothing is to be corrected",
         "algorithm.rollout_correction.bypass_mode",
@@ -225,11 +246,6 @@ FOREIGN: tuple[Foreign, ...] = (
         "algorithm.rollout_correction.rollout_rs",
     ),
     *_habit("it belongs to a key that is off", "algorithm.rollout_correction.*"),
-    *_refused(
-        "a reward with several components comes with a later version",
-        "algorithm.gdpo_reward_keys",
-        "algorithm.gdpo_reward_weights",
-    ),
     *_refused("reward models come with a later version", "reward.reward_model.enable", "reward_model.enable"),
     *_habit("it belongs to a reward model, which is off", "reward.reward_model.*", "reward_model.*"),
     *_refused("sandboxes come with a later version", "reward.sandbox_fusion.*", "sandbox_fusion.*"),

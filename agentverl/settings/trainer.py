@@ -23,6 +23,8 @@ class TrainerSettings(Section):
     total_epochs: int = Field(30, gt=0)
     total_training_steps: int | None = Field(None, gt=0)
     """Ends the run instead of `total_epochs`."""
+    critic_warmup: int = Field(0, ge=0)
+    """Steps at the beginning in which only the critic learns."""
     project_name: Name = "agentverl"
     experiment_name: Name = Field("run", max_length=200)
     """Names the run's folder, `outputs/<experiment_name>`."""

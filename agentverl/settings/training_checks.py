@@ -8,7 +8,7 @@ from agentverl.settings.known_names import (
     POLICY_LOSSES,
     SHIPPED_ESTIMATORS,
     SHIPPED_POLICY_LOSSES,
-    UNMET,
+    WITH_VALUES,
     WITHOUT_GROUP,
 )
 from agentverl.settings.root import Settings
@@ -16,7 +16,7 @@ from agentverl.settings.root import Settings
 
 def check_training(settings: Settings) -> list[str]:
     """The problems that training has with its settings, one line each."""
-    return [*_sampling(settings), *_batches(settings), *_micro_batches(settings)]
+    return [*_sampling(settings), *_batches(settings), *_critic(settings), *_micro_batches(settings)]
 
 
 def _sampling(s: Settings) -> Iterator[str]:
@@ -44,12 +44,7 @@ def _batches(s: Settings) -> Iterator[str]:
             "no batch is ever full; raise the first or lower the second"
         )
     estimator = s.algorithm.adv_estimator
-    if estimator in UNMET:
-        yield (
-            f"algorithm.adv_estimator={estimator} needs {UNMET[estimator]}, which this version does not have; "
-            "grpo needs only several samples a prompt"
-        )
-    elif estimator in ESTIMATORS - SHIPPED_ESTIMATORS:
+    if estimator in ESTIMATORS - SHIPPED_ESTIMATORS:
         yield (
             f"algorithm.adv_estimator={estimator} comes with a later version; this one has "
             f"{' and '.join(sorted(SHIPPED_ESTIMATORS))}, and package.module:function works too"
@@ -66,6 +61,27 @@ def _batches(s: Settings) -> Iterator[str]:
         yield f"rollout.min_group_size={rollout.min_group_size} is above rollout.n={rollout.n}; no group reaches it"
 
 
+def _critic(s: Settings) -> Iterator[str]:
+    estimator, algorithm = s.algorithm.adv_estimator, s.algorithm
+    if estimator in WITH_VALUES and not s.needs_critic:
+        yield f"critic.enable=false: algorithm.adv_estimator={estimator} needs a critic; drop one of the two"
+    if estimator in ESTIMATORS - WITH_VALUES and s.needs_critic:
+        yield f"critic.enable=true: algorithm.adv_estimator={estimator} reads no values; set that to gae, or drop this"
+    prompts = s.critic.completed(s.actor_rollout_ref.actor).ppo_mini_batch_size or 1
+    if s.needs_critic and s.data.train_batch_size % prompts:
+        yield (
+            f"data.train_batch_size={s.data.train_batch_size} is no multiple of critic.ppo_mini_batch_size={prompts} "
+            "(both in prompts); make the second divide the first"
+        )
+    if estimator == "gdpo" and not algorithm.gdpo_reward_keys:
+        yield "algorithm.adv_estimator=gdpo needs algorithm.gdpo_reward_keys: components of the reward, as [acc,format]"
+    weights, keys = algorithm.gdpo_reward_weights, algorithm.gdpo_reward_keys
+    if weights and len(weights) != len(keys):
+        yield f"algorithm.gdpo_reward_weights has {len(weights)} entries for {len(keys)} algorithm.gdpo_reward_keys"
+    if algorithm.filter_groups.enable and s.actor_rollout_ref.rollout.n == 1:
+        yield "algorithm.filter_groups.enable=true: rollout.n=1 makes groups of one, which never differ; set it to 8"
+
+
 def _micro_batches(s: Settings) -> Iterator[str]:
     roles = s.actor_rollout_ref
     yield from _fits(
@@ -73,6 +89,12 @@ def _micro_batches(s: Settings) -> Iterator[str]:
     )
     if roles.old_log_prob_limit != roles.actor.micro_batch_limit:
         yield from _log_probs_fit(s, roles.old_log_prob_limit, "rollout")
+    if s.needs_critic:
+        update, values = s.critic.micro_batch_limit, s.critic.values_limit
+        yield from _fits(s, update, "critic.ppo_max_token_len_per_gpu", "critic.ppo_micro_batch_size_per_gpu")
+        if values != update:
+            names = ("critic.forward_max_token_len_per_gpu", "critic.forward_micro_batch_size_per_gpu")
+            yield from _fits(s, values, *names)
     if s.needs_reference and roles.ref_log_prob_limit != roles.actor.micro_batch_limit:
         yield from _log_probs_fit(s, roles.ref_log_prob_limit, "ref")
 

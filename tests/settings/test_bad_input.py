@@ -101,8 +101,28 @@ CASES = [
     Case("unknown KL", ["actor.use_kl_loss=true", "actor.kl_loss_type=k9"], "actor.kl_loss_type=k9: no such name"),
     Case(
         "estimator that needs a critic",
-        ["algorithm.adv_estimator=gae"],
-        "needs a critic, which this version does not have",
+        ["algorithm.adv_estimator=gae", "critic.enable=false"],
+        "algorithm.adv_estimator=gae needs a critic",
+    ),
+    Case(
+        "gdpo without its keys",
+        ["algorithm.adv_estimator=gdpo"],
+        "needs algorithm.gdpo_reward_keys: components of the reward",
+    ),
+    Case(
+        "gdpo with too many weights",
+        ["algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[acc]", "algorithm.gdpo_reward_weights=[1,2]"],
+        "algorithm.gdpo_reward_weights has 2 entries for 1 algorithm.gdpo_reward_keys",
+    ),
+    Case(
+        "filter over groups of one",
+        ["algorithm.filter_groups.enable=true", "rollout.n=1"],
+        "rollout.n=1 makes groups of one, which never differ",
+    ),
+    Case(
+        "critic with batches that do not divide",
+        ["algorithm.adv_estimator=gae", "critic.ppo_mini_batch_size=5"],
+        "is no multiple of critic.ppo_mini_batch_size=5",
     ),
     Case(
         "estimator of a later version",
@@ -174,8 +194,7 @@ CASES = [
         "settings of another server", ["rollout.engine_kwargs.vllm.seed=1"], "rollout.engine_kwargs.vllm has no effect"
     ),
     Case("vision", ["data.image_key=images"], "data.image_key=images has no effect: this version reads text only"),
-    Case("critic", ["critic.enable=true"], "a critic comes with a later version"),
-    Case("critic warm-up", ["trainer.critic_warmup=5"], "trainer.critic_warmup=5 has no effect: no critic is trained"),
+    Case("critic", ["critic.enable=true"], "algorithm.adv_estimator=grpo reads no values"),
     Case("LoRA", ["model.lora_rank=8"], "LoRA comes with a later version"),
     Case("deprecated micro-batch", ["actor.ppo_micro_batch_size=4"], "set actor.ppo_micro_batch_size_per_gpu"),
     Case("synchronous server", ["rollout.mode=sync"], "servers are always asynchronous"),
