@@ -1,15 +1,13 @@
 """How one call of the controller becomes one call for each worker, and their results one result."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from agentverl.protocol.data_proto import DataProto
+from agentverl.single_controller import splitting
+from agentverl.single_controller.splitting import Arguments
 from agentverl.single_controller.worker_errors import WorkerClassError
-
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""Positional and keyword arguments of one call."""
 
 
 class Dispatch(StrEnum):
@@ -26,8 +24,12 @@ class Dispatch(StrEnum):
     DP_COMPUTE_PROTO = "dp_compute_proto"
     """Each DataProto is cut into one chunk a rank (uneven or empty where rows do not divide), other arguments are the
     same for all; the resulting DataProtos are put together again."""
+    DP_COMPUTE_PROTO_WITH_FUNC = "dp_compute_proto_with_func"
+    """As DP_COMPUTE_PROTO; the first argument is a function."""
     DP_COMPUTE_METRIC = "dp_compute_metric"
     """Arguments as DP_COMPUTE_PROTO; a list of results."""
+    DIRECT_ROLLOUT_METHOD = "direct_rollout_method"
+    """Not called through the group, only on one worker."""
 
 
 class Execute(StrEnum):
@@ -42,12 +44,22 @@ class DispatchMode:
     """A way to dispatch: pass one to `register` in place of a `Dispatch`.
 
     Args:
-        split: from world size and the arguments of the call to the arguments of each rank.
-        collect: from the results in order of rank to the result of the call.
+        split: from the number of parts and the arguments of the call to the arguments of each part.
+        collect: from the results in order to the result of the call.
+        mesh: there is one part a rank; with the name of a mesh, one a data-parallel rank of it. The ranks of one part
+            get the same arguments, and only what the collecting one returns travels. See `Worker.join_mesh`.
     """
 
     split: Callable[[int, Arguments], list[Arguments]]
     collect: Callable[[list[Any]], Any] = list
+    mesh: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSize:
+    """What a dispatch function of verl's form may ask of a group."""
+
+    world_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +73,11 @@ class Registration:
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+AnyMode = Dispatch | DispatchMode | Mapping[str, Callable[..., Any]]
 
 
 def register(
-    dispatch_mode: Dispatch | DispatchMode = Dispatch.ALL_TO_ALL,
+    dispatch_mode: AnyMode = Dispatch.ALL_TO_ALL,
     execute_mode: Execute = Execute.ALL,
     blocking: bool = True,
     materialize_futures: bool = True,
@@ -72,20 +85,20 @@ def register(
     """Let a worker's method (sync or async) be called through its group.
 
     Args:
+        dispatch_mode: a `Dispatch`, a `DispatchMode`, or verl's `{"dispatch_fn": ..., "collect_fn": ...}`.
         execute_mode: RANK_ZERO runs the method on rank 0 alone, whatever the mode, and gives its result.
         blocking: wait for the results; else the call returns a `Pending` at once. An async method is awaited instead.
-        materialize_futures: arguments that are `Pending` are replaced by their results.
+        materialize_futures: arguments that are `Pending` are replaced by their results; else each worker fetches its
+            share of them by itself, and the controller does not wait.
 
     Raises:
         WorkerClassError: a mode that does not exist.
     """
-    if not isinstance(dispatch_mode, Dispatch | DispatchMode):
-        raise WorkerClassError(f"dispatch_mode must be a Dispatch or a DispatchMode, got {dispatch_mode!r}")
+    mode = _mode(dispatch_mode)
     if not isinstance(execute_mode, Execute):
         raise WorkerClassError(f"execute_mode must be Execute.ALL or Execute.RANK_ZERO, got {execute_mode!r}")
     if dispatch_mode is Dispatch.RANK_ZERO:
         execute_mode = Execute.RANK_ZERO
-    mode = dispatch_mode if isinstance(dispatch_mode, DispatchMode) else _MODES[dispatch_mode]
     registration = Registration(mode, execute_mode, blocking, materialize_futures)
 
     def mark(method: Method) -> Method:
@@ -93,6 +106,31 @@ def register(
         return method
 
     return mark
+
+
+def make_nd_compute_dataproto_dispatch_fn(mesh_name: str) -> DispatchMode:
+    """DP_COMPUTE_PROTO over the data-parallel ranks of a mesh that workers joined: those of one share get the same."""
+    return DispatchMode(splitting.chunk_batches, splitting.concat_batches, mesh_name)
+
+
+def register_dispatch_mode(
+    dispatch_mode_name: str, dispatch_fn: Callable[..., Any], collect_fn: Callable[..., Any]
+) -> DispatchMode:
+    """Add a mode of verl's form, which is then also `Dispatch.<NAME>`.
+
+    Args:
+        dispatch_fn: from `(group, *args, **kwargs)`, of which only `group.world_size` is known, to the same arguments
+            with one entry a rank in each.
+        collect_fn: from `(group, results)` to the result of the call.
+
+    Raises:
+        WorkerClassError: there is a mode of that name.
+    """
+    if hasattr(Dispatch, dispatch_mode_name):
+        raise WorkerClassError(f"there is a dispatch mode {dispatch_mode_name!r} already; take another name")
+    mode = _verl_mode(dispatch_fn, collect_fn)
+    setattr(Dispatch, dispatch_mode_name, mode)
+    return mode
 
 
 def registered_methods(cls: type) -> dict[str, Registration]:
@@ -115,67 +153,36 @@ def registered_methods(cls: type) -> dict[str, Registration]:
     return found
 
 
-def _same_for_all(world_size: int, arguments: Arguments) -> list[Arguments]:
-    return [arguments] * world_size
-
-
-def _one_for_each(world_size: int, arguments: Arguments) -> list[Arguments]:
-    args, kwargs = arguments
-    for value in (*args, *kwargs.values()):
-        if not _has_one_for_each(world_size, value):
-            raise WorkerClassError(
-                f"DP_COMPUTE takes lists with one entry for each of {world_size} ranks, got {_described(value)}"
-            )
-    return [
-        (tuple(value[rank] for value in args), {name: value[rank] for name, value in kwargs.items()})
-        for rank in range(world_size)
-    ]
-
-
-def _one_for_each_or_same(world_size: int, arguments: Arguments) -> list[Arguments]:
-    values = (*arguments[0], *arguments[1].values())
-    if values and all(_has_one_for_each(world_size, value) for value in values):
-        return _one_for_each(world_size, arguments)
-    return _same_for_all(world_size, arguments)
-
-
-def _chunk_batches(world_size: int, arguments: Arguments) -> list[Arguments]:
-    def share(value: Any) -> Sequence[Any]:
-        return value.chunk(world_size) if isinstance(value, DataProto) else [value] * world_size
-
-    args, kwargs = arguments
-    if not any(isinstance(value, DataProto) for value in (*args, *kwargs.values())):
-        raise WorkerClassError("a call that is dispatched by rows needs a DataProto among its arguments")
-    return _one_for_each(
-        world_size, (tuple(share(value) for value in args), {name: share(value) for name, value in kwargs.items()})
+def _mode(given: AnyMode) -> DispatchMode:
+    if isinstance(given, DispatchMode):
+        return given
+    if isinstance(given, Dispatch):
+        return _MODES[given]
+    if isinstance(given, Mapping) and given.keys() == {"dispatch_fn", "collect_fn"}:
+        return _verl_mode(given["dispatch_fn"], given["collect_fn"])
+    raise WorkerClassError(
+        "dispatch_mode must be a Dispatch, a DispatchMode or a dict of dispatch_fn and collect_fn, got " + repr(given)
     )
 
 
-def _concat_batches(results: list[Any]) -> Any:
-    if all(result is None for result in results):
-        return None
-    if not all(isinstance(result, DataProto) for result in results):
-        kinds = ", ".join(sorted({type(result).__name__ for result in results}))
-        raise WorkerClassError(
-            f"DP_COMPUTE_PROTO puts DataProtos together, the ranks returned {kinds}; use DP_COMPUTE_METRIC for a list"
-        )
-    return DataProto.concat(results)
+def _verl_mode(dispatch_fn: Callable[..., Any], collect_fn: Callable[..., Any]) -> DispatchMode:
+    def split(size: int, arguments: Arguments) -> list[Arguments]:
+        args, kwargs = dispatch_fn(GroupSize(size), *arguments[0], **arguments[1])
+        return splitting.one_for_each(size, (tuple(args), kwargs))
 
+    def collect(results: list[Any]) -> Any:
+        return collect_fn(GroupSize(len(results)), results)
 
-def _has_one_for_each(world_size: int, value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) == world_size
-
-
-def _described(value: Any) -> str:
-    length = f" of {len(value)}" if isinstance(value, list | tuple) else ""
-    return f"a {type(value).__name__}{length}"
+    return DispatchMode(split, collect)
 
 
 _MODES = {
-    Dispatch.RANK_ZERO: DispatchMode(_same_for_all),
-    Dispatch.ONE_TO_ALL: DispatchMode(_same_for_all),
-    Dispatch.ALL_TO_ALL: DispatchMode(_one_for_each_or_same),
-    Dispatch.DP_COMPUTE: DispatchMode(_one_for_each),
-    Dispatch.DP_COMPUTE_PROTO: DispatchMode(_chunk_batches, _concat_batches),
-    Dispatch.DP_COMPUTE_METRIC: DispatchMode(_chunk_batches),
+    Dispatch.RANK_ZERO: DispatchMode(splitting.same_for_all),
+    Dispatch.ONE_TO_ALL: DispatchMode(splitting.same_for_all),
+    Dispatch.ALL_TO_ALL: DispatchMode(splitting.one_for_each_or_same),
+    Dispatch.DP_COMPUTE: DispatchMode(splitting.one_for_each),
+    Dispatch.DP_COMPUTE_PROTO: DispatchMode(splitting.chunk_batches, splitting.concat_batches),
+    Dispatch.DP_COMPUTE_PROTO_WITH_FUNC: DispatchMode(splitting.chunk_batches_for_function, splitting.concat_batches),
+    Dispatch.DP_COMPUTE_METRIC: DispatchMode(splitting.chunk_batches),
+    Dispatch.DIRECT_ROLLOUT_METHOD: DispatchMode(splitting.refuse),
 }

@@ -1,14 +1,26 @@
 """Workers in the process of the controller, called one after the other, so that a debugger can step through."""
 
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from agentverl.errors import AgentverlError
-from agentverl.single_controller.dispatch import Arguments
-from agentverl.single_controller.worker import Place, Worker, WorkerClass
-from agentverl.single_controller.worker_errors import WorkerClassError, WorkerError
+from agentverl.single_controller.arguments import resolved
+from agentverl.single_controller.pending import Started
+from agentverl.single_controller.splitting import Arguments
+from agentverl.single_controller.worker import Place, WorkerClass
+from agentverl.single_controller.worker_errors import own_traceback, raised_on
 from agentverl.single_controller.worker_group import WorkerGroup
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    result: Any = None
+    error: Exception | None = None
+
+    def get(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.result
 
 
 class LocalWorkerGroup(WorkerGroup):
@@ -18,51 +30,47 @@ class LocalWorkerGroup(WorkerGroup):
     """
 
     def __init__(self, worker_class: WorkerClass, num_workers: int = 1) -> None:
-        cls = worker_class.cls
-        if not (isinstance(cls, type) and issubclass(cls, Worker)):
-            raise WorkerClassError(f"a worker class must inherit from Worker, got {cls!r}")
-        super().__init__(cls, num_workers)
-        places = [Place(rank=rank, world_size=num_workers) for rank in range(num_workers)]
-        self.workers = [self._guarded(place.rank, "__init__", worker_class.make, place) for place in places]
+        super().__init__(worker_class.cls, num_workers)
+        places = [
+            Place(rank=rank, world_size=num_workers, local_rank=rank, local_world_size=num_workers)
+            for rank in range(num_workers)
+        ]
+        self._closed = False
+        self.workers = [self._run(place.rank, "__init__", worker_class.make, place) for place in places]
 
-    def start(self, rank: int, method: str, arguments: Arguments) -> Callable[[], Any]:
-        args, kwargs = arguments
+    def start(self, rank: int, method: str, arguments: Arguments, *, returns: bool = True) -> Started:
+        args, kwargs = resolved(arguments)
         try:
-            result = self._guarded(rank, method, getattr(self.workers[rank], method), *args, **kwargs)
+            return _Ended(self._run(rank, method, getattr(self.workers[rank], method), *args, **kwargs))
         except Exception as error:  # raised where the result is asked for, as with a worker elsewhere
-            raised = error
-            return lambda: _raise(raised)
-        return lambda: result
+            return _Ended(error=error)
 
-    async def run_async(self, rank: int, method: str, arguments: Arguments) -> Any:
-        args, kwargs = arguments
+    def gather(self, started: Sequence[Started]) -> list[Any]:
+        return [one.get() for one in started]
+
+    async def run_async(self, rank: int, method: str, arguments: Arguments, *, returns: bool = True) -> Any:
+        args, kwargs = resolved(arguments)
         try:
             return await getattr(self.workers[rank], method)(*args, **kwargs)
         except Exception as error:
-            self._report(rank, method, error)
-            raise
+            raise self._reported(rank, method, error) from error.__cause__
+
+    def resident(self, rank: int, name: str, contract: type) -> Any:
+        return self._run(rank, name, getattr(self.workers[rank], name))
 
     def close(self) -> None:
-        for worker in self.workers:
-            worker.close()
+        if not self._closed:
+            self._closed = True
+            for worker in self.workers:
+                worker.close()
 
-    def _guarded(self, rank: int, method: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _run(self, rank: int, method: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            self._report(rank, method, error)
-            raise
+            raised = self._reported(rank, method, error)
+            raise raised from raised.__cause__
 
-    def _report(self, rank: int, method: str, error: Exception) -> None:
-        """Note the rank on our own errors, whose kinds exit codes depend on; raise others as WorkerError."""
+    def _reported(self, rank: int, method: str, error: Exception) -> Exception:
         where = f"rank {rank} of {self.world_size}, {self.worker_cls.__qualname__}.{method}"
-        if isinstance(error, AgentverlError):
-            error.add_note(f"raised on {where}")
-            return
-        frames = error.__traceback__.tb_next if error.__traceback__ else None
-        lines = traceback.format_exception(type(error), error, frames)
-        raise WorkerError(f"{where}: {type(error).__name__}: {error}", rank, "".join(lines)) from error
-
-
-def _raise(error: Exception) -> Any:
-    raise error
+        return raised_on(where, rank, error, own_traceback(error))

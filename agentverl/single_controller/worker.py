@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +12,19 @@ class Place:
 
     rank: int = 0
     world_size: int = 1
+    local_rank: int = 0
+    """Its number on its machine."""
+    local_world_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MeshRank:
+    """Where a worker stands in a mesh of devices."""
+
+    dp_rank: int
+    """Which share of a batch it works on."""
+    collects: bool
+    """Whether what it returns is the result of its share; true for one worker of each share."""
 
 
 ALONE = Place()
@@ -25,10 +38,12 @@ class Worker:
     """
 
     _place: Place
+    _meshes: dict[str, MeshRank]
 
     def __new__(cls, *_: Any, **__: Any) -> "Worker":
         worker = super().__new__(cls)
         worker._place = _place.get()
+        worker._meshes = {}
         return worker
 
     @property
@@ -39,11 +54,28 @@ class Worker:
     def world_size(self) -> int:
         return self._place.world_size
 
+    @property
+    def local_rank(self) -> int:
+        return self._place.local_rank
+
+    @property
+    def local_world_size(self) -> int:
+        return self._place.local_world_size
+
+    def join_mesh(self, name: str, dp_rank: int, *, collects: bool) -> None:
+        """Say where this worker stands, before the group is called in a mode of that mesh."""
+        self._meshes[name] = MeshRank(dp_rank, collects)
+
+    def _register_dispatch_collect_info(self, mesh_name: str, dp_rank: int, is_collect: bool) -> None:
+        """verl's name of `join_mesh`."""
+        self.join_mesh(mesh_name, dp_rank, collects=is_collect)
+
+    def mesh_rank(self, name: str) -> MeshRank | None:
+        """Where this worker stands in a mesh; None where it did not join."""
+        return self._meshes.get(name)
+
     def close(self) -> None:
         """Let go of threads, files and memory; called once by the group's `close`."""
-
-
-Made = TypeVar("Made", bound=Worker)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,22 +4,15 @@ import asyncio
 import difflib
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any
 
-from agentverl.single_controller.dispatch import Arguments, Execute, Registration, registered_methods
+from agentverl.single_controller.dispatch import Execute, Registration, registered_methods
+from agentverl.single_controller.pending import Pending, Started
+from agentverl.single_controller.splitting import Arguments
+from agentverl.single_controller.worker import MeshRank, Worker
 from agentverl.single_controller.worker_errors import WorkerClassError
-
-
-class Pending:
-    """The result of a call that was not waited for."""
-
-    def __init__(self, wait: Callable[[], Any]) -> None:
-        self._wait = wait
-
-    def get(self) -> Any:
-        """Wait for the result; raises what the call raised."""
-        return self._wait()
 
 
 class WorkerGroup(ABC):
@@ -36,24 +29,41 @@ class WorkerGroup(ABC):
         WorkerClassError: a class without registered methods, or no worker at all.
     """
 
-    def __init__(self, worker_cls: type, world_size: int) -> None:
+    def __init__(self, worker_cls: Any, world_size: int) -> None:
+        if not (isinstance(worker_cls, type) and issubclass(worker_cls, Worker)):
+            raise WorkerClassError(f"a worker class must inherit from Worker, got {worker_cls!r}")
         if world_size < 1:
             raise WorkerClassError(f"a group needs at least one worker, got {world_size}")
         self.worker_cls = worker_cls
         self.world_size = world_size
         self._methods = registered_methods(worker_cls)
+        self._meshes: dict[str, list[MeshRank]] = {}
 
     @abstractmethod
-    def start(self, rank: int, method: str, arguments: Arguments) -> Callable[[], Any]:
-        """Start a method on one rank and return at once; what is returned waits and gives the result or raises."""
+    def start(self, rank: int, method: str, arguments: Arguments, *, returns: bool = True) -> Started:
+        """Start a method on one rank and return at once; without `returns` only its failure is of interest."""
 
     @abstractmethod
-    def run_async(self, rank: int, method: str, arguments: Arguments) -> Coroutine[Any, Any, Any]:
-        """A coroutine that runs an async method on one rank."""
+    def gather(self, started: Sequence[Started]) -> list[Any]:
+        """Wait for all results; raises as soon as one rank fails, even where others never end."""
+
+    @abstractmethod
+    def run_async(
+        self, rank: int, method: str, arguments: Arguments, *, returns: bool = True
+    ) -> Coroutine[Any, Any, Any]:
+        """A coroutine that runs an async method on one rank; cancelling it cancels the method."""
+
+    @abstractmethod
+    def resident(self, rank: int, name: str, contract: type) -> Any:
+        """What `worker.<name>()` of one rank returns, where it lives: its async methods are awaited there.
+
+        Args:
+            contract: a class that it is an instance of, whose methods and properties may be used.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Close all workers."""
+        """Close all workers; may be called twice."""
 
     def __getattr__(self, name: str) -> Any:
         methods = self.__dict__.get("_methods", {})
@@ -72,22 +82,64 @@ class WorkerGroup(ABC):
         method.__name__ = name
         return method
 
+    def execute_all_async(self, method: str, *args: Any, **kwargs: Any) -> Pending:
+        """Start any method, registered or not, on every rank with the same arguments."""
+        started = [self.start(rank, method, (args, kwargs)) for rank in range(self.world_size)]
+        return Pending(started, self.gather, list)
+
     def execute_all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Any method, registered or not, on every rank with the same arguments."""
-        return [wait() for wait in [self.start(rank, method, (args, kwargs)) for rank in range(self.world_size)]]
+        results: list[Any] = self.execute_all_async(method, *args, **kwargs).get()
+        return results
+
+    execute_all_sync = execute_all
+
+    def execute_rank_zero_async(self, method: str, *args: Any, **kwargs: Any) -> Pending:
+        """Start any method, registered or not, on rank 0."""
+        return Pending([self.start(0, method, (args, kwargs))], self.gather, _only)
 
     def execute_rank_zero(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Any method, registered or not, on rank 0."""
-        return self.start(0, method, (args, kwargs))()
+        return self.execute_rank_zero_async(method, *args, **kwargs).get()
+
+    execute_rank_zero_sync = execute_rank_zero
+
+    def mesh(self, name: str) -> list[MeshRank]:
+        """Where each rank stands in a mesh that the workers joined.
+
+        Raises:
+            WorkerClassError: a rank did not join it.
+        """
+        if name not in self._meshes:
+            places = self.execute_all("mesh_rank", name)
+            absent = [rank for rank, place in enumerate(places) if place is None]
+            if absent:
+                raise WorkerClassError(
+                    f"rank {absent[0]} of {self.worker_cls.__qualname__} is not in the mesh {name!r}: call "
+                    f"self.join_mesh({name!r}, dp_rank, collects=...) on every worker first"
+                )
+            self._meshes[name] = places
+        return self._meshes[name]
 
     def _call(self, name: str, registration: Registration, arguments: Arguments) -> Any:
-        started = [self.start(rank, name, part) for rank, part in enumerate(self._parts(registration, arguments))]
-        pending = Pending(lambda: _collected(registration, [wait() for wait in started]))
+        parts, places = self._parts(registration, arguments), self._places(registration)
+        started = [
+            self.start(rank, name, parts[place.dp_rank], returns=place.collects) for rank, place in enumerate(places)
+        ]
+        collecting = _collecting(places)
+        collect = _only if registration.execute_mode is Execute.RANK_ZERO else registration.mode.collect
+        if len(collecting) < len(started):
+            pending = Pending(started, self.gather, partial(_collect_some, collecting, collect))
+        else:
+            pending = Pending(started, self.gather, collect)
         return pending.get() if registration.blocking else pending
 
     async def _call_async(self, name: str, registration: Registration, arguments: Arguments) -> Any:
-        parts = self._parts(registration, arguments)
-        tasks = [asyncio.create_task(self.run_async(rank, name, part)) for rank, part in enumerate(parts)]
+        parts, places = self._parts(registration, arguments), self._places(registration)
+        tasks = [
+            asyncio.create_task(self.run_async(rank, name, parts[place.dp_rank], returns=place.collects))
+            for rank, place in enumerate(places)
+        ]
         try:
             results = list(await asyncio.gather(*tasks))
         finally:
@@ -95,26 +147,47 @@ class WorkerGroup(ABC):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return _collected(registration, results)
+        collect = _only if registration.execute_mode is Execute.RANK_ZERO else registration.mode.collect
+        return _collect_some(_collecting(places), collect, results)
+
+    def _places(self, registration: Registration) -> list[MeshRank]:
+        """Which part each rank that runs gets; parts are in order of the ranks that collect them."""
+        if registration.execute_mode is Execute.RANK_ZERO:
+            return [MeshRank(0, collects=True)]
+        if registration.mode.mesh is None:
+            return [MeshRank(rank, collects=True) for rank in range(self.world_size)]
+        return self.mesh(registration.mode.mesh)
 
     def _parts(self, registration: Registration, arguments: Arguments) -> list[Arguments]:
-        """The arguments of each rank that runs."""
+        """The arguments of each part."""
         if registration.materialize_futures:
-            args, kwargs = arguments
-            arguments = (
-                tuple(_materialized(value) for value in args),
-                {name: _materialized(value) for name, value in kwargs.items()},
-            )
+            arguments = _mapped(arguments, lambda value: value.get() if isinstance(value, Pending) else value)
         if registration.execute_mode is Execute.RANK_ZERO:
-            return [arguments]
-        return registration.mode.split(self.world_size, arguments)
+            parts = [arguments]
+        else:
+            places = self._places(registration)
+            parts = registration.mode.split(max(place.dp_rank for place in places) + 1, arguments)
+        if registration.materialize_futures:
+            return parts
+        return [
+            _mapped(part, lambda value: value.deferred() if isinstance(value, Pending) else value) for part in parts
+        ]
 
 
-def _materialized(value: Any) -> Any:
-    return value.get() if isinstance(value, Pending) else value
+def _collecting(places: list[MeshRank]) -> list[int]:
+    """The ranks that return the results, in the order of their shares."""
+    ranks = [rank for rank, place in enumerate(places) if place.collects]
+    return sorted(ranks, key=lambda rank: places[rank].dp_rank)
 
 
-def _collected(registration: Registration, results: list[Any]) -> Any:
-    if registration.execute_mode is Execute.RANK_ZERO:
-        return results[0]
-    return registration.mode.collect(results)
+def _collect_some(ranks: list[int], collect: Any, results: list[Any]) -> Any:
+    return collect([results[rank] for rank in ranks])
+
+
+def _only(results: list[Any]) -> Any:
+    return results[0]
+
+
+def _mapped(arguments: Arguments, change: Any) -> Arguments:
+    args, kwargs = arguments
+    return tuple(change(value) for value in args), {name: change(value) for name, value in kwargs.items()}

@@ -1,6 +1,5 @@
 """A group of workers in one process is called like one object, and reports which worker failed and where."""
 
-import asyncio
 import pickle
 from typing import Any
 
@@ -11,86 +10,13 @@ from hypothesis import strategies as st
 
 from agentverl.errors import BadInputError, ModelFolderError
 from agentverl.protocol.data_proto import DataProto
-from agentverl.single_controller.dispatch import Dispatch, DispatchMode, Execute, register
+from agentverl.single_controller.dispatch import Dispatch, register, register_dispatch_mode
 from agentverl.single_controller.launcher import start_workers
+from agentverl.single_controller.pending import Pending
 from agentverl.single_controller.worker import Worker, WorkerClass
 from agentverl.single_controller.worker_errors import WorkerClassError, WorkerError
-from agentverl.single_controller.worker_group import Pending, WorkerGroup
-
-
-class Reporter(Worker):
-    """Says who it is and what it got."""
-
-    def __init__(self, offset: int = 0, fail_at: int | None = None) -> None:
-        if self.rank == fail_at:
-            raise OSError("no device")
-        self.number = self.rank + offset
-        self.closed = False
-
-    @register(Dispatch.ONE_TO_ALL)
-    def same(self, *args: Any, **kwargs: Any) -> Any:
-        return self.number, args, kwargs
-
-    @register(Dispatch.RANK_ZERO)
-    def first(self, value: Any) -> Any:
-        return self.number, value
-
-    @register(Dispatch.ONE_TO_ALL, Execute.RANK_ZERO)
-    def first_too(self) -> int:
-        return self.number
-
-    @register()
-    def shared_or_same(self, *values: Any) -> Any:
-        return values
-
-    @register(Dispatch.DP_COMPUTE)
-    def own(self, value: Any, *, other: Any) -> Any:
-        return value, other
-
-    @register(Dispatch.DP_COMPUTE_PROTO)
-    def add(self, data: DataProto, amount: int = 0) -> DataProto:
-        metrics = {"rows": len(data)}
-        return DataProto({"a": data.batch.tensor("a") + amount}, meta_info={"metrics": metrics})
-
-    @register(Dispatch.DP_COMPUTE_PROTO)
-    def nothing(self, data: DataProto) -> None: ...
-
-    @register(Dispatch.DP_COMPUTE_PROTO)
-    def number_of(self, data: DataProto) -> int:
-        return len(data)
-
-    @register(Dispatch.DP_COMPUTE_METRIC)
-    def rows(self, data: DataProto) -> int:
-        return len(data)
-
-    @register(Dispatch.ONE_TO_ALL, blocking=False)
-    def later(self, value: Any) -> Any:
-        if value == "fail":
-            raise RuntimeError("later")
-        return value
-
-    @register(Dispatch.ONE_TO_ALL)
-    async def soon(self, fail_at: int | None = None) -> int:
-        await asyncio.sleep(0)
-        if self.rank == fail_at:
-            raise RuntimeError("not now")
-        return self.rank
-
-    @register(Dispatch.ONE_TO_ALL)
-    def fail(self, at: int, error: Exception) -> int:
-        if self.rank == at:
-            raise error
-        return self.rank
-
-    @register(DispatchMode(lambda world_size, arguments: [((rank,), {}) for rank in range(world_size)], sum))
-    def ranks(self, rank: int) -> int:
-        return rank
-
-    def unregistered(self) -> int:
-        return self.rank
-
-    def close(self) -> None:
-        self.closed = True
+from agentverl.single_controller.worker_group import WorkerGroup
+from tests.single_controller.reporter import Reporter
 
 
 def group(size: int = 3, *args: Any, **kwargs: Any) -> WorkerGroup:
@@ -119,6 +45,59 @@ def test_batches_of_any_size_are_cut_and_put_together(rows: int, size: int) -> N
     assert sum(added.meta_info["metrics"]["rows"]) == rows
     assert workers.nothing(data) is None
     assert sum(workers.rows(data=data)) == rows
+
+
+@given(st.integers(0, 7), st.sampled_from([1, 2, 4]))
+def test_ranks_of_one_share_of_a_mesh_get_the_same_rows_and_one_of_them_answers(rows: int, shares: int) -> None:
+    workers = group(4)
+    workers.join("pairs", shares)
+    answered = workers.in_pairs(DataProto({"a": torch.arange(rows)}))
+    assert answered.batch.tensor("a").tolist() == list(range(rows))
+    assert set(answered.batch.tensor("rank").tolist()) <= {rank for rank in range(4) if (rank + 1) % (4 // shares) == 0}
+
+
+def test_a_mesh_that_nobody_joined_is_refused() -> None:
+    with pytest.raises(WorkerClassError, match=r"rank 0 of Reporter is not in the mesh 'pairs': call self\.join_mesh"):
+        group(2).in_pairs(DataProto({"a": torch.arange(2)}))
+
+
+@given(st.integers(0, 7), st.integers(1, 4), st.integers(1, 4))
+def test_what_is_not_there_yet_is_handed_on_in_shares(rows: int, one: int, other: int) -> None:
+    pending = group(one).add_later(DataProto({"a": torch.arange(rows)}))
+    assert group(other).add_unseen(pending, 5).batch.tensor("a").tolist() == [row + 6 for row in range(rows)]
+    assert group(other).rows_unseen(pending) == [rows] * other
+
+
+def test_a_function_goes_to_every_rank() -> None:
+    doubled = group(2).apply(lambda values: values * 2, DataProto({"a": torch.arange(3)}))
+    assert doubled.batch.tensor("a").tolist() == [0, 2, 4]
+    with pytest.raises(WorkerClassError, match="takes a function as its first argument"):
+        group().apply(DataProto({"a": torch.arange(3)}))
+
+
+def test_modes_of_the_form_of_verl_work() -> None:
+    assert group(2).in_verl_form([1, 2, 3, 4]) == [1, 3]
+    mode = register_dispatch_mode("ONLY_FIRST", lambda group, value: (([value] * group.world_size,), {}), _first)
+    assert vars(Dispatch)["ONLY_FIRST"] is mode
+
+    class Own(Worker):
+        @register(mode)
+        def double(self, value: int) -> int:
+            return 2 * value
+
+    assert start_workers("local", WorkerClass(Own), 2).double(4) == 8
+    with pytest.raises(WorkerClassError, match="'ONLY_FIRST' already"):
+        register_dispatch_mode("ONLY_FIRST", _first, _first)
+
+
+def _first(group: Any, results: list[Any]) -> Any:
+    return results[0]
+
+
+def test_a_direct_method_is_called_on_one_worker() -> None:
+    with pytest.raises(WorkerClassError, match="not called through its group"):
+        group().direct()
+    assert group().execute_rank_zero("direct") == 0
 
 
 def test_results_that_are_no_batches_are_refused() -> None:

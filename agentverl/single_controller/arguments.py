@@ -1,0 +1,15 @@
+"""Arguments as a worker sees them: what was left for it to fetch is fetched."""
+
+from typing import Any
+
+from agentverl.single_controller.splitting import Arguments, Deferred
+
+
+def resolved(arguments: Arguments) -> Arguments:
+    """The arguments with values in place of what was deferred; may wait for other workers."""
+    args, kwargs = arguments
+    return tuple(_value(value) for value in args), {name: _value(value) for name, value in kwargs.items()}
+
+
+def _value(value: Any) -> Any:
+    return value.resolve() if isinstance(value, Deferred) else value

@@ -1,0 +1,131 @@
+"""A worker that says who it is and what it got, in every mode of dispatch."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from agentverl.protocol.data_proto import DataProto
+from agentverl.single_controller.dispatch import (
+    Dispatch,
+    DispatchMode,
+    Execute,
+    GroupSize,
+    make_nd_compute_dataproto_dispatch_fn,
+    register,
+)
+from agentverl.single_controller.worker import Worker
+
+
+def _every_other(group: GroupSize, values: list[Any]) -> tuple[tuple[list[Any]], dict[str, Any]]:
+    return (values[:: len(values) // group.world_size],), {}
+
+
+class Reporter(Worker):
+    """Says who it is and what it got."""
+
+    def __init__(self, offset: int = 0, fail_at: int | None = None) -> None:
+        if self.rank == fail_at:
+            raise OSError("no device")
+        self.number = self.rank + offset
+        self.closed = False
+
+    @register(Dispatch.ONE_TO_ALL)
+    def same(self, *args: Any, **kwargs: Any) -> Any:
+        return self.number, args, kwargs
+
+    @register(Dispatch.RANK_ZERO)
+    def first(self, value: Any) -> Any:
+        return self.number, value
+
+    @register(Dispatch.ONE_TO_ALL, Execute.RANK_ZERO)
+    def first_too(self) -> int:
+        return self.number
+
+    @register()
+    def shared_or_same(self, *values: Any) -> Any:
+        return values
+
+    @register(Dispatch.DP_COMPUTE)
+    def own(self, value: Any, *, other: Any) -> Any:
+        return value, other
+
+    @register(Dispatch.DP_COMPUTE_PROTO)
+    def add(self, data: DataProto, amount: int = 0) -> DataProto:
+        metrics = {"rows": len(data)}
+        return DataProto({"a": data.batch.tensor("a") + amount}, meta_info={"metrics": metrics})
+
+    @register(Dispatch.DP_COMPUTE_PROTO)
+    def nothing(self, data: DataProto) -> None: ...
+
+    @register(Dispatch.DP_COMPUTE_PROTO)
+    def number_of(self, data: DataProto) -> int:
+        return len(data)
+
+    @register(Dispatch.DP_COMPUTE_METRIC)
+    def rows(self, data: DataProto) -> int:
+        return len(data)
+
+    @register(Dispatch.ONE_TO_ALL, blocking=False)
+    def later(self, value: Any) -> Any:
+        if value == "fail":
+            raise RuntimeError("later")
+        return value
+
+    @register(Dispatch.ONE_TO_ALL)
+    async def soon(self, fail_at: int | None = None) -> int:
+        await asyncio.sleep(0)
+        if self.rank == fail_at:
+            raise RuntimeError("not now")
+        return self.rank
+
+    @register(Dispatch.ONE_TO_ALL)
+    def fail(self, at: int, error: Exception) -> int:
+        if self.rank == at:
+            raise error
+        return self.rank
+
+    @register(DispatchMode(lambda world_size, arguments: [((rank,), {}) for rank in range(world_size)], sum))
+    def ranks(self, rank: int) -> int:
+        return rank
+
+    @register(Dispatch.DP_COMPUTE_PROTO_WITH_FUNC)
+    def apply(self, function: Callable[[torch.Tensor], torch.Tensor], data: DataProto) -> DataProto:
+        return DataProto({"a": function(data.batch.tensor("a"))})
+
+    @register(Dispatch.DIRECT_ROLLOUT_METHOD)
+    def direct(self) -> int:
+        return self.rank
+
+    @register(Dispatch.ONE_TO_ALL)
+    def join(self, name: str, shares: int) -> None:
+        """Groups of consecutive ranks work on one share; the last of them collects."""
+        size = self.world_size // shares
+        self.join_mesh(name, self.rank // size, collects=self.rank % size == size - 1)
+
+    @register(make_nd_compute_dataproto_dispatch_fn("pairs"))
+    def in_pairs(self, data: DataProto) -> DataProto:
+        return DataProto({"a": data.batch.tensor("a"), "rank": torch.full((len(data),), self.rank)})
+
+    @register(Dispatch.DP_COMPUTE_PROTO, blocking=False)
+    def add_later(self, data: DataProto, amount: int = 1) -> DataProto:
+        return DataProto({"a": data.batch.tensor("a") + amount})
+
+    @register(Dispatch.DP_COMPUTE_PROTO, materialize_futures=False)
+    def add_unseen(self, data: DataProto, amount: int = 1) -> DataProto:
+        return self.add_later(data, amount)
+
+    @register(Dispatch.ONE_TO_ALL, materialize_futures=False)
+    def rows_unseen(self, data: DataProto) -> int:
+        return len(data)
+
+    @register({"dispatch_fn": _every_other, "collect_fn": lambda group, results: results[: group.world_size]})
+    def in_verl_form(self, value: Any) -> Any:
+        return value
+
+    def unregistered(self) -> int:
+        return self.rank
+
+    def close(self) -> None:
+        self.closed = True
