@@ -10,6 +10,7 @@ from trl import GRPOConfig, GRPOTrainer
 from turns import answer, commands
 
 MODEL, ROWS, PROMPTS, MICRO_BATCH = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+RECOMPUTES = sys.argv[5] == "recomputing"
 COMPLETIONS, SAMPLES, NEW_TOKENS = PROMPTS * 8, 8, 64
 
 
@@ -62,7 +63,7 @@ def main() -> None:
             disable_tqdm=True,
             use_cpu=True,
             bf16=False,
-            gradient_checkpointing=False,
+            gradient_checkpointing=RECOMPUTES,
         ),
     )
     generate = trainer._generate
