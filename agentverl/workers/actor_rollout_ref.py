@@ -1,7 +1,5 @@
 """ActorRolloutRefWorker: the policy in its three roles - trained, sampled from, and as it was at the start."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +27,7 @@ from agentverl.workers.engine_settings import (
     resolve_device,
 )
 from agentverl.workers.losses import loss_weight, ppo_loss
+from agentverl.workers.offloading import on_device
 from agentverl.workers.replicas import make_replica, replica_spec
 from agentverl.workers.silent_rows import without_silent_rows
 from agentverl.workers.weight_update import update_replica
@@ -161,13 +160,13 @@ class ActorRolloutRefWorker(Worker):
             WeightTransferError: the set did not arrive; the server keeps serving the old one.
         """
         assert self._checkpoint_engine is not None, "start_replica comes first"
-        with self._on_device(self.actor, self.config.actor.fsdp_config, optimizer=False):
+        with on_device(self.actor, self.config.actor.fsdp_config, optimizer=False):
             await update_replica(self._checkpoint_engine, self.actor.get_per_tensor_param(), self.replica(), version)
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_log_prob(self, data: DataProto) -> DataProto:
         """`log_probs` of the response tokens under the actor, and `entropys` with `actor.calculate_entropy`."""
-        with self._on_device(self.actor, self.config.actor.fsdp_config, optimizer=False):
+        with on_device(self.actor, self.config.actor.fsdp_config, optimizer=False):
             return self.actor.infer_batch(_model_inputs(data), calculate_entropy=self.config.actor.calculate_entropy)
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
@@ -175,7 +174,7 @@ class ActorRolloutRefWorker(Worker):
         """`log_probs` of the response tokens under the reference policy."""
         if self._reference is None:
             raise BadInputError("there is no reference policy: the run was made without needs_reference")
-        with self._on_device(self._reference, self.config.ref.fsdp_config, optimizer=False):
+        with on_device(self._reference, self.config.ref.fsdp_config, optimizer=False):
             return self._reference.infer_batch(_model_inputs(data))
 
     @register(dispatch_mode=Dispatch.RANK_ZERO)
@@ -188,7 +187,7 @@ class ActorRolloutRefWorker(Worker):
         if "loss_weight" not in data.batch:
             data = data.select()
             data.batch["loss_weight"] = loss_weight(data, config.loss_agg_mode, config.loss_scale_factor)
-        with self._on_device(self.actor, config.fsdp_config, optimizer=True):
+        with on_device(self.actor, config.fsdp_config, optimizer=True):
             metrics = self.actor.train_batch(
                 without_silent_rows(config, data.select(non_tensor_batch_keys=[])),
                 partial(ppo_loss, config),
@@ -215,18 +214,6 @@ class ActorRolloutRefWorker(Worker):
     def export(self, path: Path) -> None:
         """Write the folder `huggingface` into an existing one: model and tokenizer, as `model.path` takes them."""
         checkpoints.export(self.actor, path, self.config.model)
-
-    @contextmanager
-    def _on_device(self, engine: BaseEngine, fsdp: FSDPSettings, *, optimizer: bool) -> Iterator[None]:
-        """Bring back what is offloaded, for as long as it is needed."""
-        moved = {"model": fsdp.param_offload, "optimizer": fsdp.optimizer_offload and optimizer}
-        if any(moved.values()):
-            engine.to("device", **moved)
-        try:
-            yield
-        finally:
-            if any(moved.values()):
-                engine.to("cpu", **moved)
 
 
 def _model_inputs(data: DataProto) -> DataProto:
