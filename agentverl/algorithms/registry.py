@@ -86,7 +86,23 @@ advantage_estimators = Registry(
         "grpo_vectorized": "group_advantages:compute_grpo_outcome_advantage",
     },
 )
-policy_losses = Registry("policy loss", {"vanilla": "policy_losses:compute_policy_loss_vanilla"})
+policy_losses = Registry(
+    "policy loss",
+    {
+        "bypass_mode": "policy_losses.bypass:compute_policy_loss_bypass_mode",
+        "cispo": "policy_losses.clipped:compute_policy_loss_cispo",
+        "clip_cov": "policy_losses.covariance:compute_policy_loss_clip_cov",
+        "dppo_kl": "policy_losses.trust_region:compute_policy_loss_dppo_kl",
+        "dppo_tv": "policy_losses.trust_region:compute_policy_loss_dppo_tv",
+        "dro": "policy_losses.policy_gradient:compute_policy_loss_dro",
+        "geo_mean": "policy_losses.sequence_ratio:compute_policy_loss_geo_mean",
+        "gpg": "policy_losses.policy_gradient:compute_policy_loss_gpg",
+        "gspo": "policy_losses.sequence_ratio:compute_policy_loss_gspo",
+        "kl_cov": "policy_losses.covariance:compute_policy_loss_kl_cov",
+        "sapo": "policy_losses.clipped:compute_policy_loss_sapo",
+        "vanilla": "policy_losses.clipped:compute_policy_loss_vanilla",
+    },
+)
 
 register_adv_est = advantage_estimators.register
 get_adv_estimator_fn = advantage_estimators.get

@@ -45,13 +45,13 @@ POLICY_LOSSES = frozenset(
         "geo_mean",
         "dro",
         "cispo",
+        "bypass_mode",
     }
 )
-
 """Policy losses of verl, whose settings have an effect with some of them only."""
 
-SHIPPED_POLICY_LOSSES = frozenset({"vanilla"})
-"""Those that this version has."""
+AVERAGED_BY_SEQUENCE = frozenset({"sapo", "geo_mean"})
+"""Policy losses that are defined as a mean over sequences, whatever `loss_agg_mode` says."""
 
 KL_PENALTIES = frozenset({"kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"})
 """Each also with `+`: the gradient of k2."""

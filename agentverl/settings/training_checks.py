@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from agentverl.settings.actor import MicroBatchLimit
 from agentverl.settings.known_names import (
     ESTIMATORS,
-    POLICY_LOSSES,
     SHIPPED_ESTIMATORS,
-    SHIPPED_POLICY_LOSSES,
     WITH_VALUES,
     WITHOUT_GROUP,
 )
@@ -51,12 +49,6 @@ def _batches(s: Settings) -> Iterator[str]:
         )
     elif rollout.n == 1 and estimator in ESTIMATORS - WITHOUT_GROUP:
         yield f"rollout.n=1: {estimator} compares samples of a prompt, so one alone teaches nothing; set rollout.n=8"
-    loss = actor.policy_loss.loss_mode
-    if loss in POLICY_LOSSES - SHIPPED_POLICY_LOSSES:
-        yield (
-            f"actor.policy_loss.loss_mode={loss} comes with a later version; this one has "
-            f"{' and '.join(sorted(SHIPPED_POLICY_LOSSES))}, and package.module:function works too"
-        )
     if rollout.incomplete_groups == "train" and rollout.min_group_size > rollout.n:
         yield f"rollout.min_group_size={rollout.min_group_size} is above rollout.n={rollout.n}; no group reaches it"
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from agentverl.algorithms.loss_config import LossConfig
-from agentverl.algorithms.policy_losses import compute_policy_loss_vanilla
+from agentverl.algorithms.policy_losses.clipped import compute_policy_loss_vanilla
 from agentverl.errors import BadInputError
 
 SETTINGS = {"clip_ratio": 0.2, "clip_ratio_low": None, "clip_ratio_high": None, "clip_ratio_c": 3.0}

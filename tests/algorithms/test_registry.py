@@ -17,6 +17,7 @@ from agentverl.algorithms.registry import (
     register_adv_est,
 )
 from agentverl.errors import BadInputError
+from agentverl.settings.known_names import POLICY_LOSSES
 
 
 def test_all_public_names_exist() -> None:
@@ -30,11 +31,11 @@ def test_built_in_names_are_found() -> None:
     assert get_adv_estimator_fn("grpo") is agentverl.algorithms.compute_grpo_outcome_advantage
     assert get_policy_loss_fn("vanilla") is agentverl.algorithms.compute_policy_loss_vanilla
     assert get_adv_estimator_fn(Enum("Estimator", {"GRPO": "grpo"}).GRPO) is get_adv_estimator_fn("grpo")  # type: ignore[attr-defined]
-    assert policy_losses.names() == ["vanilla"]
+    assert policy_losses.names() == sorted(POLICY_LOSSES)
 
 
 def test_a_name_belongs_to_one_function() -> None:
-    registry = Registry("policy loss", {"vanilla": "policy_losses:compute_policy_loss_vanilla"})
+    registry = Registry("policy loss", {"vanilla": "policy_losses.clipped:compute_policy_loss_vanilla"})
 
     def one() -> int:
         return 1

@@ -129,7 +129,6 @@ CASES = [
         ["algorithm.adv_estimator=rloo"],
         "adv_estimator=rloo comes with a later version",
     ),
-    Case("loss of a later version", ["actor.policy_loss.loss_mode=gspo"], "loss_mode=gspo comes with a later version"),
     Case(
         "name too long for a folder",
         [f"trainer.experiment_name={'x' * 300}"],
