@@ -9,6 +9,8 @@ from torch import Tensor
 
 MEAN_EPSILON = 1e-8
 """Added to the number of entries by `masked_mean`, so that no entries give 0."""
+VARIANCE_EPSILON = 1e-8
+"""Added to the variance that `masked_whiten` divides by."""
 
 
 def zero_masked(values: Tensor, mask: Tensor) -> Tensor:
@@ -55,7 +57,19 @@ def masked_whiten(values: Tensor, mask: Tensor, shift_mean: bool = True) -> Tens
     With fewer than two unmasked entries there is no variance: they are centred and not scaled.
     """
     mean = masked_mean(values, mask)
-    whitened = zero_masked(values, mask) - mean
-    if mask.expand_as(values).sum() > 1:
-        whitened = whitened * torch.rsqrt(masked_var(values, mask) + 1e-8)
-    return zero_masked(whitened if shift_mean else whitened + mean, mask)
+    whitened = zero_masked(values - mean, mask)
+    count = mask.expand_as(values).sum()
+    if count > 1:
+        variance = masked_mean(whitened**2, mask) * count / (count - 1)
+        whitened = whitened * torch.rsqrt(variance + VARIANCE_EPSILON)
+    return whitened if shift_mean else zero_masked(whitened + mean, mask)
+
+
+def get_response_mask(response_id: Tensor, eos_token: int | list[int] = 2, dtype: torch.dtype = torch.int64) -> Tensor:
+    """(B, T) ids to a mask: 1 up to and including the first end-of-sequence token of a row, 0 after it.
+
+    Args:
+        eos_token: one id, or several of which the first to come counts.
+    """
+    ends = torch.isin(response_id, torch.as_tensor(eos_token, device=response_id.device)).long()
+    return (ends.cumsum(dim=-1) == ends).to(dtype)

@@ -82,8 +82,23 @@ def _origin(function: Callable[..., Any]) -> tuple[str, str]:
 advantage_estimators = Registry(
     "advantage estimator",
     {
+        "gae": "return_advantages:compute_gae_advantage_return",
+        "gdpo": "batch_advantages:compute_gdpo_outcome_advantage",
+        "gigpo": "turn_advantages:compute_gigpo_advantage",
+        "gpg": "batch_advantages:compute_gpg_outcome_advantage",
         "grpo": "group_advantages:compute_grpo_outcome_advantage",
+        "grpo_passk": "group_advantages:compute_grpo_passk_outcome_advantage",
         "grpo_vectorized": "group_advantages:compute_grpo_outcome_advantage",
+        "opo": "group_advantages:compute_opo_outcome_advantage",
+        "optimal_token_baseline": "token_baselines:compute_optimal_token_baseline_advantage",
+        "reinforce_plus_plus": "return_advantages:compute_reinforce_plus_plus_outcome_advantage",
+        "reinforce_plus_plus_baseline": ("batch_advantages:compute_reinforce_plus_plus_baseline_outcome_advantage"),
+        "remax": "return_advantages:compute_remax_outcome_advantage",
+        "rloo": "group_advantages:compute_rloo_outcome_advantage",
+        "rloo_vectorized": "group_advantages:compute_rloo_vectorized_outcome_advantage",
+        "tir_optimal_token_baseline": "token_baselines:compute_multi_turn_optimal_token_baseline_advantage",
+        "turn_gae": "turn_advantages:compute_turn_gae_advantage_return",
+        "turn_grpo": "turn_advantages:compute_turn_grpo_advantage",
     },
 )
 policy_losses = Registry(
