@@ -1,7 +1,7 @@
 """Metrics of micro-batches and how they become those of a batch."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +30,16 @@ class MetricAccumulator:
             if known and known[0].aggregation != metric.aggregation:
                 raise ValueError(f"metric {name!r} is a {metric.aggregation}, it was a {known[0].aggregation} before")
             known.append(metric)
+
+    @classmethod
+    def of_ranks(cls, parts: Iterable["MetricAccumulator"]) -> "MetricAccumulator":
+        """What all ranks took in."""
+        whole = cls()
+        for part in parts:
+            for name, metrics in part._metrics.items():
+                for metric in metrics:
+                    whole.add({name: metric})
+        return whole
 
     def result(self) -> dict[str, float]:
         """One number a name; a mean without any weight is left out."""

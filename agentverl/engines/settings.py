@@ -60,6 +60,22 @@ class MicroBatchSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingSettings:
+    """How a model is cut over ranks; without effect where one rank holds all of it."""
+
+    fsdp_size: int = -1
+    """Ranks that share one copy of the model; -1 for all. Fewer keep several copies, whose gradients are summed up."""
+    reshard_after_forward: bool = True
+    """Drop a layer's gathered weights after its forward pass, and gather them again for its backward pass."""
+    offload_policy: bool = False
+    """Keep weights, gradients and the optimiser's state in host memory, where the optimiser then runs too."""
+    use_no_sync_for_gradient_accumulation: bool = True
+    """Sum gradients over the ranks once a batch, not once a micro-batch; needs memory for whole gradients."""
+    timeout_seconds: float = 600.0
+    """How long a rank waits for another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """One model in a training engine."""
 
@@ -82,6 +98,7 @@ class EngineSettings:
     head: Head = "language_model"
     """What stands on the last hidden states; `value` is one number a token, 0 until it is trained."""
     trust_remote_code: bool = False
+    sharding: ShardingSettings = field(default_factory=ShardingSettings)
     seed: int = 0
     """Of random weights."""
 

@@ -1,4 +1,4 @@
-"""FSDPEngine: trains one model with packed micro-batches; one rank, so nothing is sharded yet."""
+"""FSDPEngine: trains one model with packed micro-batches, on one rank or cut over many."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -9,12 +9,14 @@ import torch
 from agentverl.engines.base import CHECKPOINT_CONTENTS, BaseEngine, Content, LossFunction, ModelOutput
 from agentverl.engines.fsdp import checkpoint
 from agentverl.engines.fsdp.freed_pages import keep_freed_pages
-from agentverl.engines.fsdp.loading import load_model
 from agentverl.engines.fsdp.optimization import Optimization
 from agentverl.engines.fsdp.packed_batch import PackedBatch, forward_lengths
+from agentverl.engines.fsdp.packed_loading import load_packed_model
 from agentverl.engines.fsdp.packed_model import PackedModel
+from agentverl.engines.fsdp.ranks import Ranks, world_size
+from agentverl.engines.fsdp.sharded_weights import ShardedWeights
+from agentverl.engines.fsdp.sharding import reshard, shard, sum_gradients_over_ranks
 from agentverl.engines.fsdp.shared_prompts import schedule
-from agentverl.engines.fsdp.value_head import put_value_head
 from agentverl.engines.fsdp.weights import Weights
 from agentverl.engines.metrics import Metric, MetricAccumulator
 from agentverl.engines.settings import EngineSettings, MicroBatchSettings
@@ -27,26 +29,34 @@ _MODEL_COLUMNS = ("prompts", "responses", "response_mask", "temperature")
 
 
 class FSDPEngine(BaseEngine):
-    """Any causal language model of transformers, on one CPU or GPU."""
+    """Any causal language model of transformers, on one CPU or GPU, or cut over those of many ranks.
+
+    The environment says how many ranks there are (WORLD_SIZE). All of them make the same calls, each with its own rows,
+    of which it may have none; metrics are those of all ranks.
+    """
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
         self.tokens_forwarded = 0
         """Tokens that have gone through the model since the start."""
         self._packed_model: PackedModel | None = None
-        self._weights: Weights | None = None
+        self._ranks: Ranks | None = None
+        self._weights: Weights | ShardedWeights | None = None
         self._optimization: Optimization | None = None
 
     def initialize(self) -> None:
         if self.settings.device == "cpu":
             keep_freed_pages()
-        model = load_model(self.settings)
-        if self.settings.head == "value":
-            PackedModel(model)  # while its logits can still tell whether packed sequences see each other
-            put_value_head(model)
-        trained = self.settings.optimizer is not None
-        self._weights = Weights(model, getattr(torch, self.settings.dtype), trained=trained)
-        self._packed_model = PackedModel(model)
+        if world_size() > 1 or self.settings.sharding.offload_policy:
+            self._ranks = Ranks.join(self.settings.device, self.settings.sharding)
+        packed_model = self._packed_model = load_packed_model(self.settings, self._ranks)
+        trained, dtype = self.settings.optimizer is not None, getattr(torch, self.settings.dtype)
+        if self._ranks is None:
+            self._weights = Weights(packed_model.model, dtype, trained=trained)
+        else:
+            packed_model.requires_grad_(trained)
+            shard(packed_model, packed_model.model, self._ranks, dtype, self.settings.sharding)
+            self._weights = ShardedWeights(packed_model, packed_model.model, self._ranks, dtype)
         if self.settings.optimizer is not None:
             self._optimization = Optimization(self._weights.masters.values(), self.settings.optimizer)
 
@@ -58,7 +68,7 @@ class FSDPEngine(BaseEngine):
         return self._packed_model
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> Weights | ShardedWeights:
         """The weights; only after `initialize`."""
         if self._weights is None:
             raise BadInputError("the engine holds no weights yet; call initialize() first")
@@ -80,6 +90,8 @@ class FSDPEngine(BaseEngine):
     def eval_mode(self) -> Iterator[None]:
         with torch.no_grad():
             yield
+        if self._ranks is not None:
+            reshard(self.model)
 
     def train_batch(
         self, data: DataProto, loss_function: LossFunction, *, calculate_entropy: bool = False
@@ -100,6 +112,9 @@ class FSDPEngine(BaseEngine):
         columns = {name: responses.like(torch.zeros(len(responses.values))) for name in names}
         with self.eval_mode():
             for rows in self._schedule(inputs, self.settings.infer_micro_batch):
+                if not rows:
+                    self._join_in(names)
+                    continue
                 micro_batch = inputs.select_idxs(rows)
                 packed = self._pack(micro_batch)
                 computed = self._compute(packed, names)
@@ -119,16 +134,22 @@ class FSDPEngine(BaseEngine):
         collected = MetricAccumulator()
         limits = self.settings.infer_micro_batch if forward_only else self.settings.train_micro_batch
         with self.eval_mode() if forward_only else self.train_mode():
-            for rows in self._schedule(data, limits):
-                micro_batch = data.select_idxs(rows)
-                collected.add(self._forward_backward(micro_batch, loss_function, calculate_entropy))
-        return collected.result()
+            parts, names = self._schedule(data, limits), self._names(calculate_entropy)
+            for number, rows in enumerate(parts, 1):
+                if self._ranks is not None and not forward_only:
+                    sum_gradients_over_ranks(self.model, self.settings.sharding, last=number == len(parts))
+                if rows:
+                    collected.add(self._forward_backward(data.select_idxs(rows), loss_function, names))
+                else:
+                    self._join_in(names)
+        if self._ranks is None:
+            return collected.result()
+        return MetricAccumulator.of_ranks(self._ranks.gather(collected)).result()
 
     def _forward_backward(
-        self, micro_batch: DataProto, loss_function: LossFunction, calculate_entropy: bool
+        self, micro_batch: DataProto, loss_function: LossFunction, names: Sequence[str]
     ) -> Mapping[str, float | Metric]:
         packed = self._pack(micro_batch)
-        names = self._names(calculate_entropy)
         computed = self._compute(packed, names)
         responses = micro_batch.batch.ragged("responses")
         padded = {name: _padded(computed[name], packed.places, responses) for name in names}
@@ -138,10 +159,31 @@ class FSDPEngine(BaseEngine):
         loss, metrics = loss_function(output, micro_batch.to(self.settings.device))
         if loss.requires_grad:
             torch.autograd.backward(loss)
+        elif self._ranks is not None:
+            self._join_backward(computed)
         return metrics
 
+    def _join_in(self, names: Sequence[str]) -> None:
+        """Take part in the pass of other ranks, without rows."""
+        self._join_backward(self._idle_pass(names))
+
+    def _idle_pass(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Nothing (0) of each name, from a pass over one token."""
+        packed = PackedBatch.idle(torch.device(self.settings.device))
+        computed = self.model(packed, names, kept_bytes=self.settings.kept_logits_bytes)
+        return {name: computed[name][:0] for name in names}
+
+    def _join_backward(self, computed: Mapping[str, torch.Tensor]) -> None:
+        if torch.is_grad_enabled():
+            torch.autograd.backward(next(iter(computed.values())).sum() * 0)
+
     def _schedule(self, data: DataProto, limits: MicroBatchSettings) -> list[list[int]]:
-        return schedule(data.batch.ragged("prompts"), forward_lengths(data).tolist(), limits)
+        """The rows of each micro-batch; where others have more of them, some are empty."""
+
+        def mine() -> list[list[int]]:
+            return schedule(data.batch.ragged("prompts"), forward_lengths(data).tolist(), limits)
+
+        return mine() if self._ranks is None else self._ranks.in_lockstep(mine if len(data) else list)
 
     def _pack(self, micro_batch: DataProto) -> PackedBatch:
         return PackedBatch.of(micro_batch, torch.device(self.settings.device))
@@ -155,9 +197,10 @@ class FSDPEngine(BaseEngine):
 
     def _compute(self, packed: PackedBatch, names: Sequence[str]) -> dict[str, torch.Tensor]:
         if not packed.tokens:
-            return dict.fromkeys(names, packed.temperature)
+            return dict.fromkeys(names, packed.temperature) if self._ranks is None else self._idle_pass(names)
         self.tokens_forwarded += packed.tokens
-        return self.model.compute(packed, names, kept_bytes=self.settings.kept_logits_bytes)
+        computed: dict[str, torch.Tensor] = self.model(packed, names, kept_bytes=self.settings.kept_logits_bytes)
+        return computed
 
     def optimizer_zero_grad(self) -> None:
         self.optimization.zero_grad()
@@ -191,6 +234,8 @@ class FSDPEngine(BaseEngine):
     def load_checkpoint(self, path: Path, contents: Sequence[Content] = CHECKPOINT_CONTENTS) -> None:
         device = self.settings.device
         if "model" in contents:
+            if isinstance(self.weights, ShardedWeights):
+                raise BadInputError("a model that is cut over ranks does not take up checkpoints yet")
             self.weights.load(checkpoint.load_weights(path, self.weights.masters))
         if "optimizer" in contents:
             self.optimization.load_state_dict(checkpoint.load_state(path / checkpoint.OPTIMIZER_FILE, device))

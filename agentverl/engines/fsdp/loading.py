@@ -15,8 +15,10 @@ from agentverl.errors import BadInputError, ModelFolderError
 _PACKED_LAYERS = {"full_attention", "sliding_attention"}
 
 
-def load_model(settings: EngineSettings) -> PreTrainedModel:
-    """The model with packed attention, on its device, its weights in `model_dtype`, without dropout.
+def load_model(settings: EngineSettings, device: str) -> PreTrainedModel:
+    """The model with packed attention, on a device, its weights in `model_dtype`, without dropout.
+
+    On the device `meta` it has no weights yet.
 
     Raises:
         ModelFolderError: the folder cannot be loaded.
@@ -27,7 +29,10 @@ def load_model(settings: EngineSettings) -> PreTrainedModel:
     dtype = getattr(torch, settings.model_dtype)
     how = {"dtype": dtype, "attn_implementation": PACKED_ATTENTION, "trust_remote_code": settings.trust_remote_code}
     try:
-        if isinstance(settings.model, PreTrainedConfig):
+        if device == "meta":
+            with torch.device(device):
+                model = AutoModelForCausalLM.from_config(config, **how)
+        elif isinstance(settings.model, PreTrainedConfig):
             model = _random(config, how, settings.seed)
         else:
             model = AutoModelForCausalLM.from_pretrained(settings.model, config=config, **how)
@@ -41,7 +46,7 @@ def load_model(settings: EngineSettings) -> PreTrainedModel:
     if settings.enable_gradient_checkpointing and settings.optimizer is not None:
         _checkpoint_activations(model)
     # Layers only checkpoint their activations in training mode, which changes nothing else without dropout.
-    return model.to(settings.device).train()
+    return model.to(device).train()
 
 
 def _config(settings: EngineSettings) -> PreTrainedConfig:

@@ -51,6 +51,12 @@ class PackedBatch:
             places.to(device),
         )
 
+    @classmethod
+    def idle(cls, device: torch.device) -> "PackedBatch":
+        """One token that predicts itself, for a rank without rows; what comes of it must count for nothing."""
+        zero, row = torch.zeros(1, dtype=torch.long, device=device), torch.zeros(1, 1, dtype=torch.long, device=device)
+        return cls(row, row, PackedLayout.of([1]), zero, zero, torch.ones(1, device=device), zero)
+
     @property
     def tokens(self) -> int:
         """N"""

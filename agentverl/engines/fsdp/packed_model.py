@@ -20,25 +20,35 @@ _HIDDEN_SCALE = 300.0
 """Hidden states are blown up by this in the check, so that a cap on logits or their scaling cannot hide."""
 
 
-class PackedModel:
+class PackedModel(torch.nn.Module):
     """Runs a model over packed batches.
 
     Where its logits are the output embedding of its last hidden states, they are made chunk by chunk; any other
     model's own path makes those of a whole micro-batch.
 
+    Args:
+        model: a model with packed attention.
+        has_plain_head: whether its logits are that; None finds out, and needs the weights.
+
     Raises:
         BadInputError: packed sequences see each other in this architecture.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    model: PreTrainedModel
+    has_plain_head: bool
+
+    def __init__(self, model: PreTrainedModel, *, has_plain_head: bool | None = None) -> None:
+        super().__init__()
         self.model = model
         parameters = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in parameters
-        with torch.no_grad():
-            _require_separate_sequences(self)
-            self.has_plain_head = _has_plain_head(model)
+        if has_plain_head is None:
+            with torch.no_grad():
+                _require_separate_sequences(self)
+                has_plain_head = _has_plain_head(model)
+        self.has_plain_head = has_plain_head
 
-    def compute(self, packed: PackedBatch, names: Collection[str], *, kept_bytes: int) -> dict[str, torch.Tensor]:
+    def forward(self, packed: PackedBatch, names: Collection[str], *, kept_bytes: int) -> dict[str, torch.Tensor]:
         """What the model says about the M predicted tokens, float32: `log_probs`, and more of the names below.
 
         `entropys` and `sum_pi_squared` (without gradient) of their distributions; a model with a value head gives
@@ -53,7 +63,8 @@ class PackedModel:
         log_softmax = torch.log_softmax(logits.float() / packed.temperature[:, None], -1)
         probabilities = log_softmax.exp()
         return {
-            "log_probs": log_softmax.gather(1, packed.labels[:, None]).squeeze(1),
+            # Summed up, not squeezed: FSDP wants outputs that are no views.
+            "log_probs": log_softmax.gather(1, packed.labels[:, None]).sum(1),
             "entropys": -(probabilities * log_softmax).sum(-1),
             "sum_pi_squared": probabilities.detach().square().sum(-1),
         }

@@ -26,4 +26,4 @@ def put_value_head(model: PreTrainedModel) -> None:
 
 def token_values(hidden: torch.Tensor, head: torch.nn.Linear) -> torch.Tensor:
     """(N) float32 values from final hidden states (N, H); computed in float32, as returns are compared with them."""
-    return torch.nn.functional.linear(hidden.float(), head.weight.float()).squeeze(-1)
+    return torch.mv(hidden.float(), head.weight.float()[0])
