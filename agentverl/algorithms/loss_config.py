@@ -28,15 +28,19 @@ class LossConfig:
     Args:
         settings: the actor's settings; all their names can be read from this object as attributes, items or by `get`.
         global_batch_info: handed on to `agg_loss`: `loss_weight`, or counts such as `batch_num_tokens`.
+        instead: settings that take the place of those of the same name.
     """
 
-    def __init__(self, settings: Any, global_batch_info: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Any, global_batch_info: Mapping[str, Any], **instead: Any) -> None:
         self._settings = settings
+        self._instead = instead
         self.global_batch_info = dict(global_batch_info)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
+        if name in self._instead:
+            return self._instead[name]
         found = (
             self._settings.get(name, _REQUIRED)
             if isinstance(self._settings, Mapping)

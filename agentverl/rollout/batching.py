@@ -10,12 +10,13 @@ import torch
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 from agentverl.rollout.episode import EpisodeResult, Group
-from agentverl.trajectory import AgentLoopOutput
+from agentverl.trajectory import AgentLoopOutput, Turn
 
 _DTYPES = {
     "prompts": np.int64,
     "responses": np.int64,
     "response_mask": np.int64,
+    "turn_index": np.int64,
     "rollout_log_probs": np.float32,
     "temperature": np.float32,
     "token_level_scores": np.float32,
@@ -34,9 +35,9 @@ def assemble(groups: Sequence[Group], *, meta_info: Mapping[str, Any] | None = N
     """The trainable sequences of all trajectories that did not fail, B rows.
 
     Columns are those of a training batch, ragged over each sequence's response tokens (`prompts` over its prompt).
-    `token_level_scores` holds the trajectory's score on the last policy token of each of its roles, and turn rewards on
-    the last token of their turns. Sequences without a policy token carry nothing to learn from, but stay, so that their
-    trajectory's end is counted.
+    `turn_index` numbers the policy's turns in their sequence, -1 on all other tokens. `token_level_scores` holds the
+    trajectory's score on the last policy token of each of its roles, and turn rewards on the last token of their turns.
+    Sequences without a policy token carry nothing to learn from, but stay, so that their trajectory's end is counted.
     """
     rows = [row for group in groups for result in group.results for row in _rows(result)]
     tensors = {
@@ -70,14 +71,16 @@ def token_columns(output: AgentLoopOutput, score: float | None = None) -> dict[s
         "prompts": np.array(output.prompt_ids, np.int64),
         "responses": np.array(output.response_ids, np.int64),
         "response_mask": np.array(output.response_mask, np.int64),
+        "turn_index": np.full(count, -1, np.int64),
         "rollout_log_probs": np.zeros(count, np.float32),
         "temperature": np.ones(count, np.float32),
         "token_level_scores": np.zeros(count, np.float32),
     }
     if output.response_logprobs is not None:
         columns["rollout_log_probs"] = np.array(output.response_logprobs, np.float32)
-    for turn in output.turns:
-        if turn.role == "assistant" and turn.stop > turn.start:
+    for number, turn in enumerate(_policy_turns(output)):
+        if turn.stop > turn.start:
+            columns["turn_index"][turn.start : turn.stop] = number
             # The log-probabilities of greedy turns are those at temperature 1.
             columns["temperature"][turn.start : turn.stop] = turn.temperature or 1.0
             columns["token_level_scores"][turn.stop - 1] += turn.reward or 0.0
@@ -85,6 +88,15 @@ def token_columns(output: AgentLoopOutput, score: float | None = None) -> dict[s
     if score is not None and len(policy_tokens):
         columns["token_level_scores"][policy_tokens[-1]] += score
     return columns
+
+
+def _policy_turns(output: AgentLoopOutput) -> list[Turn]:
+    """The turns of the policy; a loop that names none took one for each run of sampled tokens."""
+    named = [turn for turn in output.turns if turn.role == "assistant"]
+    if named:
+        return named
+    edges = np.flatnonzero(np.diff(np.array([0, *output.response_mask, 0]))).reshape(-1, 2)
+    return [Turn(role="assistant", start=int(start), stop=int(stop)) for start, stop in edges]
 
 
 def _fields(result: EpisodeResult, output: AgentLoopOutput) -> dict[str, Any]:
@@ -97,6 +109,9 @@ def _fields(result: EpisodeResult, output: AgentLoopOutput) -> dict[str, Any]:
         "sequence_index": output.sequence_index,
         "data_source": row.get("data_source", ""),
         "termination": result.termination.value,
+        "state_keys": [turn.state_key for turn in _policy_turns(output)],
+        "void_spans": [(turn.start, turn.stop) for turn in output.turns if turn.void],
+        "has_rollout_log_probs": output.response_logprobs is not None,
         "extra_info": row.get("extra_info") or {},
         "reward_model": row.get("reward_model") or {},
         "score": result.score,

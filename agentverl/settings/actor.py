@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from agentverl.settings.engine import CheckpointSettings, FSDPSettings
+from agentverl.settings.known_names import AVERAGED_BY_SEQUENCE
 from agentverl.settings.optim import OptimSettings
 from agentverl.settings.section import Section
 
@@ -75,6 +76,12 @@ class ActorSettings(Section):
     optim: OptimSettings = OptimSettings()
     fsdp_config: FSDPSettings = FSDPSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
+
+    @property
+    def weight_mode(self) -> LossAggMode:
+        """How much each token's loss weighs: `loss_agg_mode`, unless the policy loss has a mode of its own."""
+        own = self.policy_loss.loss_mode in AVERAGED_BY_SEQUENCE
+        return "seq-mean-token-mean" if own else self.loss_agg_mode
 
     @property
     def cuts_by_tokens(self) -> bool:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from agentverl.settings.rollout_correction import RolloutCorrectionSettings
 from agentverl.settings.section import Name, Names, Section
 
 
@@ -47,6 +48,8 @@ class AlgorithmSettings(Section):
     lam: float = Field(1.0, ge=0, le=1)
     norm_adv_by_std_in_grpo: bool = True
     """False is Dr. GRPO."""
+    step_advantage_weight: float = Field(1.0, ge=0)
+    """What gigpo's second part counts, that of turns in the same state."""
     use_kl_in_reward: bool = False
     kl_penalty: str = "kl"
     kl_ctrl: KLControlSettings = KLControlSettings()
@@ -58,5 +61,6 @@ class AlgorithmSettings(Section):
     use_pf_ppo: bool = False
     """Draw the trajectories to learn from by their scores, with replacement."""
     pf_ppo: PFPPOSettings = PFPPOSettings()
+    rollout_correction: RolloutCorrectionSettings = RolloutCorrectionSettings()
     void_turns: Literal["train", "mask_turn", "mask_trajectory"] = "train"
     """What becomes of turns without a valid call or an answer: trained, or they or their trajectories carry no loss."""

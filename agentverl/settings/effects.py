@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Generic, TypeVar
 
-from agentverl.settings.known_names import ESTIMATORS, POLICY_LOSSES
+from agentverl.settings.known_names import AVERAGED_BY_SEQUENCE, ESTIMATORS, POLICY_LOSSES
 from agentverl.settings.optim import OptimSettings
 from agentverl.settings.root import Settings
 from agentverl.settings.sft import SFTSettings
@@ -15,16 +15,10 @@ Root = TypeVar("Root", Settings, SFTSettings)
 A = "actor_rollout_ref.actor."
 R = "actor_rollout_ref.rollout."
 F = "actor_rollout_ref.ref."
+C = "algorithm.rollout_correction."
 
-_NORMALISED_BY_GROUP = {"grpo", "grpo_vectorized", "grpo_passk", "gdpo"}
-_DISCOUNTED = {
-    "gae",
-    "turn_gae",
-    "gigpo",
-    "reinforce_plus_plus",
-    "optimal_token_baseline",
-    "tir_optimal_token_baseline",
-}
+_NORMALISED_BY_GROUP = {"grpo", "grpo_vectorized", "grpo_passk", "gdpo", "turn_grpo", "gigpo"}
+_DISCOUNTED = {"gae", "turn_gae", "turn_grpo", "gigpo", "reinforce_plus_plus"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +39,15 @@ def _estimator_is_not(names: set[str]) -> Callable[[Settings], bool]:
     return lambda s: s.algorithm.adv_estimator in ESTIMATORS - names
 
 
+def _loss(s: Settings) -> str:
+    correction = s.algorithm.rollout_correction
+    if correction.bypass_mode:
+        return "vanilla" if correction.loss_type == "ppo_clip" else "reinforce"
+    return s.actor_rollout_ref.actor.policy_loss.loss_mode
+
+
 def _loss_is_not(*names: str) -> Callable[[Settings], bool]:
-    return lambda s: s.actor_rollout_ref.actor.policy_loss.loss_mode in POLICY_LOSSES - set(names)
+    return lambda s: _loss(s) in (POLICY_LOSSES | {"reinforce"}) - set(names)
 
 
 def _rows_come_from_files(s: Settings) -> bool:
@@ -92,7 +93,7 @@ def _optim_rules(short: str, path: str, optim_of: Callable[[Settings], OptimSett
 
 
 def _sums_normed(s: Settings) -> bool:
-    modes = [s.actor_rollout_ref.actor.loss_agg_mode]
+    modes = [s.actor_rollout_ref.actor.weight_mode]
     if s.needs_critic:
         modes.append(s.critic.completed(s.actor_rollout_ref.actor).loss_agg_mode or modes[0])
     return "seq-mean-token-sum-norm" in modes
@@ -131,9 +132,11 @@ RULES: tuple[Rule[Settings], ...] = (
     Rule(
         _estimator_is_not(_DISCOUNTED),
         "the advantage estimator does not read it",
-        ("algorithm.gamma", "algorithm.lam"),
+        ("algorithm.gamma",),
         True,
     ),
+    Rule(_estimator_is_not({"gae", "turn_gae"}), "the advantage estimator does not read it", ("algorithm.lam",), True),
+    Rule(_estimator_is_not({"gigpo"}), "the advantage estimator is not gigpo", ("algorithm.step_advantage_weight",)),
     Rule(
         lambda s: not s.algorithm.use_kl_in_reward,
         "algorithm.use_kl_in_reward is false",
@@ -160,6 +163,18 @@ RULES: tuple[Rule[Settings], ...] = (
     ),
     Rule(
         _loss_is_not("vanilla", "dppo_tv", "dppo_kl"), "the policy loss does not read it", (A + "clip_ratio_c",), True
+    ),
+    Rule(
+        _loss_is_not("vanilla", "dppo_tv", "dppo_kl", "gspo", "geo_mean", "cispo", "clip_cov"),
+        "the policy loss does not clip",
+        (A + "clip_ratio", A + "clip_ratio_low", A + "clip_ratio_high"),
+        True,
+    ),
+    Rule(
+        lambda s: _loss(s) in AVERAGED_BY_SEQUENCE and not s.needs_critic,
+        "the policy loss is a mean over sequences",
+        (A + "loss_agg_mode",),
+        True,
     ),
     Rule(_loss_is_not("sapo"), "the policy loss is not sapo", (A + "tau_pos", A + "tau_neg")),
     Rule(_loss_is_not("clip_cov"), "the policy loss is not clip_cov", (A + "policy_loss.clip_cov_*",)),
@@ -247,6 +262,24 @@ RULES: tuple[Rule[Settings], ...] = (
         lambda s: s.algorithm.pf_ppo.reweight_method != "pow",
         "algorithm.pf_ppo.reweight_method is not pow",
         ("algorithm.pf_ppo.weight_pow",),
+    ),
+    Rule(
+        lambda s: s.algorithm.rollout_correction.rollout_is is None,
+        "algorithm.rollout_correction.rollout_is is not set",
+        (C + "rollout_is_threshold", C + "rollout_is_batch_normalize"),
+        True,
+    ),
+    Rule(
+        lambda s: s.algorithm.rollout_correction.rollout_rs is None,
+        "algorithm.rollout_correction.rollout_rs is not set",
+        (C + "rollout_rs_threshold",),
+        True,
+    ),
+    Rule(
+        lambda s: not s.algorithm.rollout_correction.bypass_mode,
+        "algorithm.rollout_correction.bypass_mode is false",
+        (C + "loss_type",),
+        True,
     ),
     Rule(
         lambda s: s.trainer.device == "cpu",

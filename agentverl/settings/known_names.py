@@ -16,18 +16,15 @@ ESTIMATORS = frozenset(
         "gdpo",
         "optimal_token_baseline",
         "tir_optimal_token_baseline",
+        "turn_gae",
+        "turn_grpo",
+        "gigpo",
     }
 )
-"""Advantage estimators of verl, whose settings have an effect with some of them only."""
-
-SHIPPED_ESTIMATORS = frozenset({"gae", "grpo", "grpo_vectorized"})
-"""Those that this version has."""
+"""Advantage estimators, verl's and ours, whose settings have an effect with some of them only."""
 
 WITH_VALUES = frozenset({"gae", "turn_gae"})
 """Estimators that need a critic's values."""
-
-WITH_SQUARES = frozenset({"optimal_token_baseline", "tir_optimal_token_baseline"})
-"""Estimators that need sums of squared probabilities."""
 
 WITHOUT_GROUP = frozenset({"gae", "turn_gae", "reinforce_plus_plus", "remax"})
 """Estimators that do not compare the samples of one prompt."""

@@ -236,16 +236,11 @@ FOREIGN: tuple[Foreign, ...] = (
         harmless=(None,),
     ),
     *_habit("refilled prompts are rolled out as they are needed", "algorithm.filter_groups.max_inflight_gen_batches"),
-    *_refused(
-        "every log-probability is the policy's own; nothing is to be corrected",
-        "algorithm.rollout_correction.bypass_mode",
+    *_habit(
+        "in bypass mode the metrics rollout_corr/* say how far the policies are apart",
+        "algorithm.rollout_correction.debug_rollout_actor_probs",
+        harmless=(False,),
     ),
-    *_refused(
-        "corrections come with asynchronous schedules",
-        "algorithm.rollout_correction.rollout_is",
-        "algorithm.rollout_correction.rollout_rs",
-    ),
-    *_habit("it belongs to a key that is off", "algorithm.rollout_correction.*"),
     *_refused("reward models come with a later version", "reward.reward_model.enable", "reward_model.enable"),
     *_habit("it belongs to a reward model, which is off", "reward.reward_model.*", "reward_model.*"),
     *_refused("sandboxes come with a later version", "reward.sandbox_fusion.*", "sandbox_fusion.*"),

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from agentverl.settings.actor import MicroBatchLimit
+from agentverl.settings.correction_checks import check_correction
 from agentverl.settings.known_names import (
     ESTIMATORS,
-    SHIPPED_ESTIMATORS,
     WITH_VALUES,
     WITHOUT_GROUP,
 )
@@ -14,7 +14,8 @@ from agentverl.settings.root import Settings
 
 def check_training(settings: Settings) -> list[str]:
     """The problems that training has with its settings, one line each."""
-    return [*_sampling(settings), *_batches(settings), *_critic(settings), *_micro_batches(settings)]
+    found = [*_sampling(settings), *_batches(settings), *_critic(settings), *_micro_batches(settings)]
+    return found + check_correction(settings)
 
 
 def _sampling(s: Settings) -> Iterator[str]:
@@ -42,12 +43,7 @@ def _batches(s: Settings) -> Iterator[str]:
             "no batch is ever full; raise the first or lower the second"
         )
     estimator = s.algorithm.adv_estimator
-    if estimator in ESTIMATORS - SHIPPED_ESTIMATORS:
-        yield (
-            f"algorithm.adv_estimator={estimator} comes with a later version; this one has "
-            f"{' and '.join(sorted(SHIPPED_ESTIMATORS))}, and package.module:function works too"
-        )
-    elif rollout.n == 1 and estimator in ESTIMATORS - WITHOUT_GROUP:
+    if rollout.n == 1 and estimator in ESTIMATORS - WITHOUT_GROUP:
         yield f"rollout.n=1: {estimator} compares samples of a prompt, so one alone teaches nothing; set rollout.n=8"
     if rollout.incomplete_groups == "train" and rollout.min_group_size > rollout.n:
         yield f"rollout.min_group_size={rollout.min_group_size} is above rollout.n={rollout.n}; no group reaches it"

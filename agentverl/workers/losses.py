@@ -7,52 +7,88 @@ import torch
 from agentverl.algorithms.aggregation import agg_loss, row_loss_weights
 from agentverl.algorithms.kl import compute_kl_loss
 from agentverl.algorithms.loss_config import LossConfig
+from agentverl.algorithms.masked import masked_mean
 from agentverl.algorithms.registry import get_policy_loss_fn
 from agentverl.engines.base import ModelOutput
-from agentverl.engines.metrics import Metric
+from agentverl.engines.metrics import Aggregation, Metric
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 from agentverl.settings.actor import ActorSettings
+from agentverl.settings.rollout_correction import RolloutCorrectionSettings
 
 Metrics = dict[str, float | Metric]
 
 
-def ppo_loss(config: ActorSettings, output: ModelOutput, micro_batch: DataProto) -> tuple[torch.Tensor, Metrics]:
+def ppo_loss(
+    config: ActorSettings,
+    output: ModelOutput,
+    micro_batch: DataProto,
+    correction: RolloutCorrectionSettings | None = None,
+) -> tuple[torch.Tensor, Metrics]:
     """The policy loss that `config` names, minus its entropy bonus, plus the KL to the reference.
 
     Columns: `response_mask`, `advantages`, `loss_weight`, `old_log_probs` (absent: the current ones, detached, as with
-    one optimiser step on the weights that sampled), `ref_log_prob` where `use_kl_loss`.
+    one optimiser step on the weights that sampled), `rollout_is_weights` where there are any, `ref_log_prob` where
+    `use_kl_loss`.
+
+    Args:
+        correction: with its `bypass_mode`, `old_log_probs` are the rollout policy's and the loss is that of the mode.
     """
     columns = micro_batch.batch
     mask, weight = columns.ragged("response_mask").to_padded(), columns.ragged("loss_weight").to_padded()
-    log_probs = output.log_probs
-    old = columns.ragged("old_log_probs").to_padded() if "old_log_probs" in columns else log_probs.detach()
-    loss, shares = get_policy_loss_fn(config.policy_loss.loss_mode)(
-        old_log_prob=old,
-        log_prob=log_probs,
-        advantages=columns.ragged("advantages").to_padded(),
-        response_mask=mask,
-        loss_agg_mode=config.loss_agg_mode,
-        config=LossConfig(config, {"loss_weight": weight}),
-        rollout_is_weights=columns.ragged("rollout_is_weights").to_padded()
-        if "rollout_is_weights" in columns
-        else None,
-    )
+    loss, shares = _policy_loss(config, correction, output.log_probs, micro_batch)
     tokens = float(mask.sum())
-    metrics: Metrics = {name: Metric(float(value), "mean", tokens) for name, value in shares.items()}
+    metrics: Metrics = {name: Metric(value, _aggregation(name), tokens) for name, value in shares.items()}
     metrics |= _distance_from_server(output, micro_batch, tokens)
     metrics["actor/pg_loss"] = _sum(loss)
     if output.entropy is not None:
-        entropy = agg_loss(output.entropy, mask, config.loss_agg_mode, loss_weight=weight)
-        mean_entropy = float((output.entropy.detach() * mask).sum()) / max(tokens, 1.0)
+        entropy = agg_loss(output.entropy, mask, config.weight_mode, loss_weight=weight)
+        mean_entropy = float(masked_mean(output.entropy.detach(), mask))
         metrics |= {"actor/entropy_loss": _sum(entropy), "actor/entropy": Metric(mean_entropy, "mean", tokens)}
         loss = loss - config.entropy_coeff * entropy
     if config.use_kl_loss:
         reference = columns.ragged("ref_log_prob").to_padded()
-        kl = compute_kl_loss(log_probs, reference, mask, config.kl_loss_type, config.loss_agg_mode, loss_weight=weight)
+        kl = compute_kl_loss(
+            output.log_probs, reference, mask, config.kl_loss_type, config.weight_mode, loss_weight=weight
+        )
         metrics |= {"actor/kl_loss": _sum(kl), "actor/kl_coef": config.kl_loss_coef}
         loss = loss + config.kl_loss_coef * kl
     return loss, metrics | {"actor/loss": _sum(loss)}
+
+
+def _policy_loss(
+    config: ActorSettings,
+    correction: RolloutCorrectionSettings | None,
+    log_probs: torch.Tensor,
+    micro_batch: DataProto,
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """The policy loss alone, with its metrics."""
+    columns = micro_batch.batch
+    padded = {
+        name: columns.ragged(name).to_padded()
+        for name in ("response_mask", "advantages", "loss_weight", "old_log_probs", "rollout_is_weights")
+        if name in columns
+    }
+    loss_mode, instead = config.policy_loss.loss_mode, {}
+    if correction is not None and correction.bypass_mode:
+        loss_mode, instead = "bypass_mode", {"policy_loss": {"rollout_correction": correction}}
+    loss, metrics = get_policy_loss_fn(loss_mode)(
+        old_log_prob=padded.get("old_log_probs", log_probs.detach()),
+        log_prob=log_probs,
+        advantages=padded["advantages"],
+        response_mask=padded["response_mask"],
+        loss_agg_mode=config.weight_mode,
+        config=LossConfig(config, {"loss_weight": padded["loss_weight"]}, **instead),
+        rollout_is_weights=padded.get("rollout_is_weights"),
+    )
+    return loss, {name: float(value) for name, value in metrics.items()}
+
+
+def _aggregation(name: str) -> Aggregation:
+    """verl's rule: a name that holds `max` or `min` keeps the extreme, any other the mean."""
+    if "max" in name:
+        return "max"
+    return "min" if "min" in name else "mean"
 
 
 def _distance_from_server(output: ModelOutput, micro_batch: DataProto, tokens: float) -> Metrics:

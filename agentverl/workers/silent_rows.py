@@ -6,7 +6,7 @@ from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 from agentverl.settings.actor import ActorSettings
 
-_SCALED_BY_ADVANTAGE = frozenset({"vanilla"})
+_SCALED_BY_ADVANTAGE = frozenset({"vanilla", "cispo", "dppo_kl", "dppo_tv", "geo_mean", "gpg", "gspo", "sapo"})
 """Losses that are the advantage times something, for each token."""
 
 

@@ -125,11 +125,6 @@ CASES = [
         "is no multiple of critic.ppo_mini_batch_size=5",
     ),
     Case(
-        "estimator of a later version",
-        ["algorithm.adv_estimator=rloo"],
-        "adv_estimator=rloo comes with a later version",
-    ),
-    Case(
         "name too long for a folder",
         [f"trainer.experiment_name={'x' * 300}"],
         "trainer.experiment_name: got",
@@ -197,8 +192,61 @@ CASES = [
     Case("LoRA", ["model.lora_rank=8"], "LoRA comes with a later version"),
     Case("deprecated micro-batch", ["actor.ppo_micro_batch_size=4"], "set actor.ppo_micro_batch_size_per_gpu"),
     Case("synchronous server", ["rollout.mode=sync"], "servers are always asynchronous"),
+    Case("unknown preset", ["algorithm.rollout_correction.preset=token_is"], "got 'token_is'"),
     Case(
-        "corrections", ["algorithm.rollout_correction.rollout_is=token"], "corrections come with asynchronous schedules"
+        "bounds in the wrong order",
+        ["algorithm.rollout_correction.rollout_is=token", "algorithm.rollout_correction.rollout_is_threshold=2_0.5"],
+        "rollout_is_threshold lower bound must be <= upper bound, got 2_0.5",
+    ),
+    Case(
+        "a lower bound for k2",
+        [
+            "algorithm.rollout_correction.rollout_rs=token_k1,token_k2",
+            "algorithm.rollout_correction.rollout_rs_threshold=0.5_2",
+        ],
+        "rollout_rs_threshold of token_k2 must be a single upper bound without '_', got '0.5_2'",
+    ),
+    Case(
+        "unknown rejection",
+        [
+            "algorithm.rollout_correction.rollout_rs=seq_max_k1",
+            "algorithm.rollout_correction.rollout_rs_threshold=2",
+        ],
+        "Invalid rollout_rs option: seq_max_k1. Must be one of",
+    ),
+    Case(
+        "rejection without bounds",
+        ["algorithm.rollout_correction.rollout_rs=token_k1"],
+        "rollout_rs=token_k1 needs rollout_rs_threshold",
+    ),
+    Case(
+        "two losses",
+        ["algorithm.rollout_correction.bypass_mode=true", "actor.policy_loss.loss_mode=gspo"],
+        "actor.policy_loss.loss_mode=gspo has no effect",
+    ),
+    Case(
+        "bypass loss without bypass mode",
+        ["actor.policy_loss.loss_mode=bypass_mode"],
+        "belongs to algorithm.rollout_correction.bypass_mode=true",
+    ),
+    Case(
+        "weights beside a ratio",
+        ["algorithm.rollout_correction.preset=bypass_ppo_clip", "algorithm.rollout_correction.rollout_is=token"],
+        "algorithm.rollout_correction.rollout_is=token has no effect: the ratio of loss_type=ppo_clip corrects already",
+    ),
+    Case(
+        "normalised weights in micro-batches",
+        [
+            "algorithm.rollout_correction.preset=bypass_pg_is",
+            "algorithm.rollout_correction.rollout_is_batch_normalize=true",
+        ],
+        "does not go with bypass_mode=true",
+    ),
+    Case("dro without its coefficient", ["actor.policy_loss.loss_mode=dro"], "needs actor.policy_loss.dro_beta"),
+    Case(
+        "no covariance lies between",
+        ["actor.policy_loss.loss_mode=clip_cov", "actor.policy_loss.clip_cov_lb=5"],
+        "actor.policy_loss.clip_cov_lb=5 is not below actor.policy_loss.clip_cov_ub=5",
     ),
     Case(
         "Megatron", ["actor.megatron.tensor_model_parallel_size=2"], "the one training engine of this version is fsdp"

@@ -58,7 +58,7 @@ def test_rows_with_something_to_learn_from_stay_and_at_least_one(
         {"use_kl_loss": True},
         {"entropy_coeff": 0.1},
         {"calculate_entropy": True},
-        {"policy_loss": {"loss_mode": "gspo"}},
+        {"policy_loss": {"loss_mode": "kl_cov"}},
     ],
 )
 def test_all_rows_stay_where_more_than_the_advantage_counts(actor: dict[str, Any]) -> None:
