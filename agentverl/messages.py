@@ -33,6 +33,8 @@ class ToolResponse:
     metrics: dict[str, float] = field(default_factory=dict)
     done: bool = False
     error: str | None = None
+    state_key: str | None = None
+    """Names the state that the answer shows, where an environment answered and names it."""
 
 
 def text_of(message: Message) -> str:

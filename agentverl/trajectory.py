@@ -63,6 +63,9 @@ class Turn(BaseModel):
     state_key: str | None = None
     stop_reason: str | None = None
     temperature: float | None = None
+    """Names the state that a turn of the policy answers; turns with equal keys answer the same."""
+    void: bool = False
+    """Whether it holds neither a valid call nor an answer."""
 
 
 class AgentLoopMetrics(BaseModel):

@@ -32,6 +32,7 @@ class Outcome:
     reward: float | None = None
     done: bool = False
     error: str | None = None
+    state_key: str | None = None
 
 
 async def step(world: World, action: Message, deadline: Deadline) -> Outcome:
@@ -52,7 +53,8 @@ async def step(world: World, action: Message, deadline: Deadline) -> Outcome:
     if not hasattr(result, "observation"):
         name, kind = type(world).__name__, type(result).__name__
         raise BoundaryError(f"{name}.step returned {kind}; expected a Step", "environment")
-    return Outcome(as_messages(result.observation), result.reward, bool(result.done))
+    state_key = getattr(result.observation, "state_key", None)
+    return Outcome(as_messages(result.observation), result.reward, bool(result.done), state_key=state_key)
 
 
 def as_messages(observation: Any) -> list[Message]:
@@ -108,7 +110,9 @@ class CallRunner:
             action = {"role": "assistant", "content": "", "tool_calls": [call.as_dict()]}
             outcome = await step(self._world, action, deadline)
         text = "\n".join(text_of(message) for message in outcome.messages)
-        return ToolResponse(text=text, reward=outcome.reward, done=outcome.done, error=outcome.error)
+        return ToolResponse(
+            text=text, reward=outcome.reward, done=outcome.done, error=outcome.error, state_key=outcome.state_key
+        )
 
     def _unknown(self, name: str) -> ToolResponse:
         available = ", ".join(sorted(self._tools)) or "none"

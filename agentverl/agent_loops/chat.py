@@ -51,6 +51,7 @@ class Chat:
         self._earlier: list[Transcript] = []
         self._turns = self._user_turns = self._invalid_turns = self._calls_after_the_end = 0
         self._last_finish = ""
+        self._state_key = None if parent else context.state_key
         self._termination: Termination | None = None
         self._transcript: Transcript = Transcript(context, self._schemas, messages)
         if self._transcript.room < 1:
@@ -110,7 +111,12 @@ class Chat:
         output, seconds = await self._sample(self._request(min([room, *caps]), stop))
         reply = read_reply(self._context, output, self._stop_token_ids)
         temperature = float(self._sampling_params.get("temperature", 1.0))
-        self._transcript.append_reply(output, reply.message, seconds=seconds, temperature=temperature)
+        self._transcript.append_reply(
+            output, reply.message, seconds=seconds, temperature=temperature, state_key=self._state_key
+        )
+        if reply.is_void:
+            self._transcript.mark_void()
+        self._state_key = None
         self._turns += 1
         self._last_finish = reply.finish_reason
         if reply.finish_reason == "aborted":
@@ -138,7 +144,10 @@ class Chat:
         for call, answer in zip(calls, answers, strict=True):
             if answer.reward is not None:
                 self.reward(answer.reward, name=call.name)
+        self._state_key = next((answer.state_key for answer in reversed(answers) if answer.state_key), None)
         all_invalid = bool(answers) and all(answer.error in INVALID_KINDS for answer in answers)
+        if all_invalid:
+            self._transcript.mark_void()
         self._invalid_turns = self._invalid_turns + 1 if all_invalid else 0
         self._add(
             [self._answer(call, answer) for call, answer in zip(calls, answers, strict=True)],
@@ -162,6 +171,7 @@ class Chat:
         started = time.monotonic()
         outcome = await step(self._context.world, reply.message, self._context.deadline)
         self._transcript.tally.tool_seconds += time.monotonic() - started
+        self._state_key = outcome.state_key
         if outcome.reward is not None:
             self.reward(outcome.reward, name="environment")
         if outcome.error is not None:

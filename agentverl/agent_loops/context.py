@@ -34,6 +34,8 @@ class AgentContext:
     """The environment where it defines `step`, else None."""
     world_schemas: Sequence[dict[str, Any]] = ()
     """Schemas of calls that the environment answers, shown beside those of the tools."""
+    state_key: str | None = None
+    """What the environment names the state of its first observation, if anything."""
     processor: Any = None
     sandbox: Any = None
     models: Mapping[str, Any] = field(default_factory=dict)

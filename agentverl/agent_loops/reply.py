@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentverl.agent_loops.context import AgentContext
-from agentverl.messages import Message, ToolCall, ToolResponse
+from agentverl.messages import Message, ToolCall, ToolResponse, text_of
 from agentverl.trajectory import TokenOutput
 
 
@@ -22,6 +22,13 @@ class Reply:
     reasoning: str | None = None
     tool_calls: list[ToolCall] = field(default_factory=list)
     finish_reason: str = "stop"
+
+    @property
+    def is_void(self) -> bool:
+        """Whether it holds neither a call that could be read nor an answer: nothing, or one that was cut."""
+        if self.tool_calls:
+            return all(call.error is not None for call in self.tool_calls)
+        return self.finish_reason == "length" or not text_of(self.message).strip()
 
 
 def read_reply(context: AgentContext, output: TokenOutput, stop_token_ids: Collection[int]) -> Reply:

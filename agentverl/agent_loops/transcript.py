@@ -1,5 +1,6 @@
 """The token half of a chat: one sequence after another, rendered, fitted to the budgets, and turned into outputs."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ from agentverl.agent_loops.context import AgentContext
 from agentverl.agent_loops.fitting import fit
 from agentverl.agent_loops.sequence import TokenSequence
 from agentverl.agent_loops.tally import Tally
-from agentverl.messages import Message
+from agentverl.messages import Message, text_of
 from agentverl.trajectory import AgentLoopMetrics, AgentLoopOutput, Termination, TokenOutput
 
 
@@ -123,14 +124,21 @@ class Transcript:
         end = template.end_of_turn(self._last_sampled or [])
         return [*end, *template.delta(before, [*self._waiting, *messages], self._schemas)]
 
-    def append_reply(self, output: TokenOutput, message: Message, *, seconds: float, temperature: float) -> None:
-        """Append a reply exactly as it was sampled; its tokens come under mask 1."""
+    def append_reply(
+        self, output: TokenOutput, message: Message, *, seconds: float, temperature: float, state_key: str | None = None
+    ) -> None:
+        """Append a reply exactly as it was sampled; its tokens come under mask 1.
+
+        `state_key` names the state that it answers; None: what was observed does.
+        """
+        state_key = self.state if state_key is None else state_key
         used = len(output.token_ids)
         if used and self._waiting:
             used += len(self.sequence.pending_ids)
             self.sequence.commit_pending(self._waiting[0]["role"])
         self._context.budget.take(used)
-        self.sequence.append_sampled(output, seconds=seconds, temperature=temperature)
+        turn = self.sequence.append_sampled(output, seconds=seconds, temperature=temperature)
+        turn.state_key = state_key
         self.messages.append(message)
         self._waiting, self._last_sampled = [], output.token_ids
         self.tally.generate_seconds += seconds
@@ -140,6 +148,19 @@ class Transcript:
         """Note the calls that the last turn made."""
         if self.sequence.turns:
             self.sequence.turns[-1].tool_names += names
+
+    def mark_void(self) -> None:
+        """Note that the last turn holds neither a valid call nor an answer."""
+        if self.sequence.turns:
+            self.sequence.turns[-1].void = True
+
+    @property
+    def state(self) -> str:
+        """A digest of what stands after the last reply, of the whole conversation where there is none."""
+        replies = [number for number, message in enumerate(self.messages) if message["role"] == "assistant"]
+        seen = self.messages[replies[-1] + 1 :] if replies else self.messages
+        text = "\x1e".join(f"{message['role']}\x1f{text_of(message)}" for message in seen)
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     def credit(self, name: str, value: float) -> None:
         """Add a reward to the last turn of the policy."""

@@ -1,4 +1,4 @@
-"""Batches of prompts, epoch after epoch, in an order that a resumed run takes up exactly."""
+"""Prompts in batches, epoch after epoch, in an order that a resumed run takes up exactly."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -24,11 +24,11 @@ class PromptLoader:
                 f"{len(rows)} rows do not make a batch of data.train_batch_size={batch_size}; lower it or give more"
             )
         self._rows = rows
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self._shuffle = shuffle
         self._seed = seed
         self._epoch = 0
-        self._batch = 0
+        self._taken = 0
         self._order: list[int] = self._order_of(0)
 
     @property
@@ -39,23 +39,26 @@ class PromptLoader:
     @property
     def steps_per_epoch(self) -> int:
         """Batches an epoch."""
-        return len(self._rows) // self._batch_size if self._batch_size else 0
+        return len(self._rows) // self.batch_size if self.batch_size else 0
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
         return self
 
     def __next__(self) -> list[dict[str, Any]]:
-        start = self._batch * self._batch_size
-        positions = self._order[start : start + self._batch_size]
-        batch = [{**self._rows[position], "uid": f"{self._epoch}-{position}"} for position in positions]
-        self._batch += 1
-        if self._batch == self.steps_per_epoch:
+        return self.take(self.batch_size)
+
+    def take(self, count: int) -> list[dict[str, Any]]:
+        """The next `count` rows, at most a batch; an epoch ends where less than a batch is left of it."""
+        positions = self._order[self._taken : self._taken + min(count, self.batch_size)]
+        rows = [{**self._rows[position], "uid": f"{self._epoch}-{position}"} for position in positions]
+        self._taken += len(rows)
+        if len(self._rows) - self._taken < self.batch_size:
             self._move_to(self._epoch + 1, 0)
-        return batch
+        return rows
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next batch starts, and what the order depends on; JSON holds it."""
-        return {"epoch": self._epoch, "batch": self._batch, **self._identity()}
+        return {"epoch": self._epoch, "taken": self._taken, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to where `state_dict` was called.
@@ -70,20 +73,20 @@ class PromptLoader:
         ]
         if different:
             raise DatasetError(f"the prompts cannot go on where they stopped: {', '.join(different)}")
-        self._move_to(int(state["epoch"]), int(state["batch"]))
+        self._move_to(int(state["epoch"]), int(state["taken"]))
 
     def _identity(self) -> dict[str, Any]:
         return {
             "rows": len(self._rows),
-            "batch_size": self._batch_size,
+            "batch_size": self.batch_size,
             "shuffle": self._shuffle,
             "seed": self._seed,
         }
 
-    def _move_to(self, epoch: int, batch: int) -> None:
+    def _move_to(self, epoch: int, taken: int) -> None:
         if epoch != self._epoch:
             self._order = self._order_of(epoch)
-        self._epoch, self._batch = epoch, batch
+        self._epoch, self._taken = epoch, taken
 
     def _order_of(self, epoch: int) -> list[int]:
         order = list(range(len(self._rows)))

@@ -32,6 +32,8 @@ class Observation:
     messages: list[Message] = field(default_factory=list)
     tools: list[str | dict[str, Any]] | None = None
     """Names of configured tools, or schemas that `step` answers; None offers all configured tools."""
+    state_key: str | None = None
+    """Names the state that is seen, for estimators that compare turns in the same state; None: its text does."""
 
 
 @dataclass(slots=True, kw_only=True)

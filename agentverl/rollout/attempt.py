@@ -96,6 +96,7 @@ class Attempt:
             cutter=self._workshop.cutter,
             prompts=self._workshop.prompts,
             tools=stage.tools,
+            state_key=stage.state_key,
             environment=environment,
             world=environment if environment is not None and environment.steps() else None,
             world_schemas=stage.world_schemas,

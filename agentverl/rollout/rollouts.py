@@ -86,14 +86,16 @@ class Rollouts:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, rows: Sequence[Mapping[str, Any]], n: int, *, validation: bool = False) -> None:
-        """Begin `n` trajectories for each row; each row has a `uid` of its own.
+    def submit(
+        self, rows: Sequence[Mapping[str, Any]], n: int, *, validation: bool = False, greedy: bool = False
+    ) -> None:
+        """Begin `n` trajectories for each row, with `greedy` of the likeliest tokens; each row has its own `uid`.
 
         Raises:
             BadInputError: a row without `uid`, or two of the same that are under way.
         """
         with self._changed:
-            groups = [self._group(row, n, validation) for row in rows]
+            groups = [self._group(row, n, validation, greedy) for row in rows]
             self._open |= {group.number: group for group in groups}
         self.thread.start(self._play(groups))
 
@@ -159,7 +161,7 @@ class Rollouts:
         elif not self.thread.closed:
             self.thread.run(self._cancel(), self._settings.close_timeout_seconds + 5.0)
 
-    def _group(self, row: Mapping[str, Any], n: int, validation: bool) -> OpenGroup:
+    def _group(self, row: Mapping[str, Any], n: int, validation: bool, greedy: bool = False) -> OpenGroup:
         uid = row.get("uid")
         if not isinstance(uid, str) or not uid:
             raise BadInputError(f"a row to roll out needs a `uid` (text); its fields: {', '.join(sorted(row))}")
@@ -172,6 +174,8 @@ class Rollouts:
         return OpenGroup(
             number=self._submitted,
             uid=uid,
+        if greedy:
+            params = {**params, "temperature": 0.0}
             row=row,
             size=n,
             sampling_params=params,
@@ -196,7 +200,7 @@ class Rollouts:
         stale = [number for number, (_, group) in self._ready.items() if _oldest_version(group) < oldest]
         for number in stale:
             old, _ = self._ready.pop(number)
-            fresh = self._group(old.row, old.size, validation=False)
+            fresh = self._group(old.row, old.size, False, greedy=old.sampling_params.get("temperature") == 0)
             self._open[fresh.number] = fresh
             self.thread.start(self._play([fresh]))
 

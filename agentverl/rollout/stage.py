@@ -62,6 +62,8 @@ class Stage:
         self.tools: dict[str, BoundTool] = {}
         self.world_schemas: Sequence[dict[str, Any]] = ()
         self.environment: Environment | None = None
+        self.state_key: str | None = None
+        """What the environment names its first state."""
         self.opening: Literal["tool", "environment"] = "environment"
         self._trajectory_id = trajectory_id
         self._seed = seed
@@ -87,6 +89,7 @@ class Stage:
         self._offer(observation)
 
     def _offer(self, observation: Observation) -> None:
+        self.state_key = observation.state_key
         if observation.messages:
             self.row["raw_prompt"] = observation.messages
         if observation.tools is not None:

@@ -1,18 +1,17 @@
-"""From scores to advantages: rewards with their KL penalty, groups, and who counts in them."""
+"""What counts before advantages are estimated: endings, void turns, groups and who is in them, greedy baselines."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 import torch
 
 from agentverl.protocol.data_proto import DataProto
-from agentverl.protocol.ragged import Ragged
+from agentverl.rollout.batching import assemble
+from agentverl.rollout.episode import Group
 from agentverl.settings.on_end import EndSettings
 
-TokenEstimator = Callable[[torch.Tensor, torch.Tensor, Any], tuple[torch.Tensor, torch.Tensor]]
-"""(token_level_rewards [U,T], response_mask [U,T], index [U]) -> (advantages [U,T], returns [U,T])."""
+VoidTurns = Literal["train", "mask_turn", "mask_trajectory"]
 
 
 def apply_end_policies(batch: DataProto, policies: Mapping[str, EndSettings]) -> None:
@@ -48,41 +47,49 @@ def group_index(batch: DataProto, policies: Mapping[str, EndSettings]) -> list[s
     return groups
 
 
-def assign_advantages(batch: DataProto, estimator: TokenEstimator, groups: list[str]) -> None:
-    """Add `advantages` and `returns` to the batch.
+def apply_void_turns(batch: DataProto, policy: VoidTurns) -> float:
+    """Take the loss off turns without a valid call or an answer, or off all of their trajectory; returns their share.
 
-    The sequences of one trajectory and role are joined in order before the estimator sees them, so that splitting a
-    trajectory changes no group statistic, and estimators that run along time pass from one sequence to the next.
+    A score that stood on a token without loss moves to the policy's last token before it, so that it is not lost where
+    rewards are summed up over the policy's tokens only. After SimpleTIR (arXiv:2509.02479), which drops trajectories.
     """
-    rewards, mask = batch.batch.ragged("token_level_rewards"), batch.batch.ragged("response_mask")
-    units = _units(batch)
-    joined_rewards = _join(rewards, units)
-    joined_mask = _join(mask, units)
-    index = np.array([groups[members[0]] for members in units], dtype=object)
-    advantages, returns = estimator(joined_rewards.to_padded(), joined_mask.to_padded(), index)
-    for name, padded in (("advantages", advantages), ("returns", returns)):
-        batch.batch[name] = _split(padded, units, rewards)
-
-
-def _units(batch: DataProto) -> list[list[int]]:
-    """Rows of each (trajectory, role), its sequences in order."""
+    scores, mask = batch.batch.ragged("token_level_scores"), batch.batch.ragged("response_mask")
     fields = batch.non_tensor_batch
-    members: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for row, key in enumerate(zip(fields["trajectory_id"], fields["role"], strict=True)):
-        members[key].append(row)
-    return [sorted(rows, key=lambda row: fields["sequence_index"][row]) for rows in members.values()]
+    void = {
+        trajectory for trajectory, spans in zip(fields["trajectory_id"], fields["void_spans"], strict=True) if spans
+    }
+    for row, spans in enumerate(fields["void_spans"]):
+        begin, end = int(scores.offsets[row]), int(scores.offsets[row + 1])
+        if policy == "mask_trajectory" and fields["trajectory_id"][row] in void:
+            mask.values[begin:end] = 0
+        elif policy == "mask_turn":
+            for start, stop in spans:
+                mask.values[begin + start : begin + stop] = 0
+            _move_to_policy_tokens(scores.values[begin:end], mask.values[begin:end])
+    return len(void) / max(len(set(fields["trajectory_id"])), 1)
 
 
-def _join(column: Ragged, units: list[list[int]]) -> Ragged:
-    return Ragged.from_list([torch.cat([column[row] for row in members]) for members in units], column.values.dtype)
+def _move_to_policy_tokens(scores: torch.Tensor, mask: torch.Tensor) -> None:
+    """Move each score (T) under mask 0 to the last unmasked token before it, or to the first after it."""
+    places = mask.nonzero().flatten()
+    for position in ((scores != 0) & (mask == 0)).nonzero().flatten().tolist() if len(places) else []:
+        before = places[places < position]
+        scores[before[-1] if len(before) else places[0]] += scores[position]
+        scores[position] = 0.0
 
 
-def _split(padded: torch.Tensor, units: list[list[int]], like: Ragged) -> Ragged:
-    rows: list[torch.Tensor] = [like.values[:0]] * len(like)
-    lengths = like.lengths.tolist()
-    for unit, members in enumerate(units):
-        start = 0
-        for row in members:
-            rows[row] = padded[unit, start : start + lengths[row]]
-            start += lengths[row]
-    return Ragged.from_list(rows, padded.dtype)
+def set_reward_baselines(batch: DataProto, greedy: Mapping[str, Group], policies: Mapping[str, EndSettings]) -> None:
+    """Add the field `reward_baselines`: what the greedy sample of each row's prompt earned, in the main role.
+
+    Args:
+        greedy: a group of one by the uid of the prompt.
+    """
+    earned = {}
+    for uid, group in greedy.items():
+        sample = assemble([group])
+        apply_end_policies(sample, policies)
+        is_main = torch.tensor([role == "main" for role in sample.non_tensor_batch["role"]])
+        scores = sample.batch.ragged("token_level_scores")
+        earned[uid] = float(scores.values[torch.repeat_interleave(is_main, scores.lengths)].sum())
+    baselines = [earned[uid] for uid in batch.non_tensor_batch["uid"]]
+    batch.non_tensor_batch["reward_baselines"] = np.array(baselines, dtype=object)

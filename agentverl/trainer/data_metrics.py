@@ -28,6 +28,8 @@ def data_metrics(batch: DataProto, *, max_prompt_length: int) -> dict[str, float
         metrics |= _spread(f"critic/{name}", _trajectory_sums(batch, column))
     for name in ("advantages", "returns"):
         metrics |= _spread(f"critic/{name}", batch.batch.ragged(name).values[mask].numpy())
+    if "values" in batch.batch:
+        metrics |= _value_metrics(batch, mask)
     metrics |= _length_metrics(batch, max_prompt_length)
     metrics |= _spread("num_turns", np.asarray(batch.non_tensor_batch["num_turns"], dtype=np.float64))
     metrics |= _spread("tool_call_counts", np.asarray(batch.non_tensor_batch["tool_call_count"], dtype=np.float64))
@@ -70,6 +72,16 @@ def rollout_difference_metrics(batch: DataProto) -> dict[str, float]:
     if len(engine) > 1 and float(engine.std()) > 0 and float(server.std()) > 0:
         correlation = torch.corrcoef(torch.stack((engine, server)))[0, 1]
         metrics["training/rollout_actor_probs_pearson_corr"] = float(correlation)
+    return metrics
+
+
+def _value_metrics(batch: DataProto, mask: torch.Tensor) -> dict[str, float]:
+    """The critic's values over the policy's tokens, and the share of the returns' variance that they explain."""
+    values, returns = (batch.batch.ragged(name).values[mask] for name in ("values", "returns"))
+    metrics = _spread("critic/values", values.numpy())
+    if len(values) > 1:
+        unexplained = float((returns - values).var() / (returns.var() + 1e-5))
+        metrics["critic/vf_explained_var"] = 1.0 - unexplained
     return metrics
 
 

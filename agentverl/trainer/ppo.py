@@ -18,19 +18,20 @@ from agentverl.settings.root import Settings
 from agentverl.trainer.curves import draw_curves
 from agentverl.trainer.data_metrics import (
     data_metrics,
-    rollout_difference_metrics,
     termination_metrics,
     tool_error_metrics,
 )
+from agentverl.trainer.group_filter import GroupFilter
 from agentverl.trainer.interruption import Interruption
 from agentverl.trainer.memory import MemoryMeter
-from agentverl.trainer.policy_update import PolicyUpdate, optimiser_steps
+from agentverl.trainer.optimiser_steps import StepPlan
+from agentverl.trainer.policy_update import PolicyUpdate
 from agentverl.trainer.preparation import Prepared, prepare
 from agentverl.trainer.problems import Problems
 from agentverl.trainer.run_folder import RunFolder, require_writable
-from agentverl.trainer.schedule import SynchronousSchedule
+from agentverl.trainer.schedule import Sampled, SynchronousSchedule
 from agentverl.trainer.seeding import seed_process
-from agentverl.trainer.session import Session
+from agentverl.trainer.session import OptimiserSteps, Session
 from agentverl.trainer.state import TrainerState
 from agentverl.trainer.stopwatch import Stopwatch
 from agentverl.trainer.summary import Summary, ValidationPoint
@@ -88,10 +89,17 @@ class PPOTrainer:
             prepared,
             self.run.path,
             trains=True,
-            optimiser_steps=max(1, self.total_steps * optimiser_steps(settings)),
+            optimiser_steps=self._optimiser_steps(),
         )
-        self._update = PolicyUpdate(settings, self.session.workers)
-        self._schedule = SynchronousSchedule(self.session.rollouts, self.loader, settings.actor_rollout_ref.rollout.n)
+        self._update = PolicyUpdate(settings, self.session.workers, self.session.critic)
+        filters = settings.algorithm.filter_groups
+        self._schedule = SynchronousSchedule(
+            self.session.rollouts,
+            self.loader,
+            settings.actor_rollout_ref.rollout.n,
+            group_filter=GroupFilter(filters) if filters.enable else None,
+            greedy_baseline="reward_baselines" in self._update.asked,
+        )
         unlogged = self._resume()
         self.session.open_tracking(total_steps=self.total_steps, first_step=self.state.step)
         if not self.state.validations and (trainer.val_before_train or trainer.val_only):
@@ -108,10 +116,10 @@ class PPOTrainer:
         metrics: dict[str, float] = {"training/global_step": step, "training/epoch": self.loader.epoch}
         with watch.phase("step"):
             with watch.phase("gen"):
-                groups = self._schedule.next_groups()
-            batch, learnt = blocking.in_passing_thread(self._learn, groups, watch)
+                sampled = self._schedule.next_groups()
+            batch, learnt = blocking.in_passing_thread(self._learn, sampled, watch)
             metrics |= learnt
-            session.record_step(step, groups, batch)
+            session.record_step(step, sampled.groups, batch)
             with watch.phase("update_weights"):
                 session.synchronise_weights(step)
             self.state.step = step
@@ -130,12 +138,14 @@ class PPOTrainer:
         session.tracking.log(metrics, step=step)
         return metrics
 
-    def _learn(self, groups: list[Group], watch: Stopwatch) -> tuple[DataProto, dict[str, float]]:
-        step = self.session.step
+    def _learn(self, sampled: Sampled, watch: Stopwatch) -> tuple[DataProto, dict[str, float]]:
+        step, groups = self.session.step, sampled.groups
         batch = assemble(groups, meta_info={"global_steps": step})
-        metrics = self._update.learn(batch, step, watch)
+        if sampled.greedy:
+            self._update.set_baselines(batch, sampled.greedy)
+        metrics = sampled.metrics | self._update.learn(batch, step, watch)
         metrics |= data_metrics(batch, max_prompt_length=self.settings.data.max_prompt_length)
-        return batch, metrics | rollout_difference_metrics(batch) | _group_metrics(groups)
+        return batch, metrics | _group_metrics(groups)
 
     def end(self) -> None:
         """Stop servers, workers, threads and loggers; the run's folder is given back."""
@@ -144,6 +154,14 @@ class PPOTrainer:
                 getattr(self, part).close()
 
     def _due(self, frequency: int) -> bool:
+    def _optimiser_steps(self) -> OptimiserSteps:
+        """Of the whole run, which schedules of the learning rate are spread over."""
+        settings, prompts = self.settings, self.settings.data.train_batch_size
+        warmup = settings.trainer.critic_warmup if settings.needs_critic else 0
+        actor = max(self.total_steps - warmup, 0) * StepPlan.of_actor(settings).steps(prompts)
+        critic = self.total_steps * StepPlan.of_critic(settings).steps(prompts)
+        return OptimiserSteps(actor=max(actor, 1), critic=max(critic, 1))
+
         last = self.state.step == self.total_steps
         return last or (frequency > 0 and self.state.step % frequency == 0)
 
@@ -159,7 +177,7 @@ class PPOTrainer:
         if step is not None:
             folder = self.run.checkpoints.of(step)
             self.state = TrainerState.load(folder)
-            blocking.in_passing_thread(self.session.workers.load_checkpoint, folder / "actor")
+            blocking.in_passing_thread(self.session.load_checkpoint, folder)
             self.loader.load_state_dict(self.state.loader)
             if self.state.kl_coefficient is not None:
                 self._update.kl_controller.value = self.state.kl_coefficient
@@ -194,8 +212,7 @@ class PPOTrainer:
         saved = replace(state, wall_seconds=self._wall_seconds())
 
         def write(folder: Any) -> None:
-            (folder / "actor").mkdir()
-            session.workers.save_checkpoint(folder / "actor")
+            session.save_checkpoint(folder)
             saved.save(folder)
 
         self.run.checkpoints.save(state.step, write)

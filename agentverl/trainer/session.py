@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from agentverl import blocking, plugins
@@ -15,6 +16,7 @@ from agentverl.rollout.runner import EpisodeRunner
 from agentverl.settings.root import Settings
 from agentverl.single_controller.launcher import start_workers
 from agentverl.single_controller.worker import WorkerClass
+from agentverl.single_controller.worker_group import WorkerGroup
 from agentverl.tracking.base import RunInfo, Tracking
 from agentverl.tracking.dumps import dump_samples
 from agentverl.tracking.journal import Journal
@@ -24,8 +26,17 @@ from agentverl.trainer.recording import picked, record_of, trained_advantages
 from agentverl.trainer.rollout_settings import rollouts_settings, runner_settings
 from agentverl.trainer.validation import ValidationOutcome, dump_rows
 from agentverl.workers.actor_rollout_ref import ActorRolloutRefWorker, PolicyRun
+from agentverl.workers.critic import CriticWorker
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimiserSteps:
+    """Of a whole run; -1 where it is unknown."""
+
+    actor: int = -1
+    critic: int = -1
 
 
 class Session:
@@ -36,7 +47,13 @@ class Session:
     """
 
     def __init__(
-        self, settings: Settings, prepared: Prepared, folder: Path, *, trains: bool = False, optimiser_steps: int = -1
+        self,
+        settings: Settings,
+        prepared: Prepared,
+        folder: Path,
+        *,
+        trains: bool = False,
+        optimiser_steps: OptimiserSteps | None = None,
     ) -> None:
         self.settings = settings
         self.prepared = prepared
@@ -44,19 +61,23 @@ class Session:
         self._unwritable: set[Path] = set()
         self.step = 0
         """The step that trajectories are sampled for."""
+        self.critic: WorkerGroup | None = None
+        """The workers of the critic, where one is trained."""
         self._closing = ExitStack()
         with self._closing:
-            self._open(trains, optimiser_steps)
+            self._open(trains, optimiser_steps or OptimiserSteps())
             self._closing = self._closing.pop_all()
 
-    def _open(self, trains: bool, optimiser_steps: int) -> None:
+    def _open(self, trains: bool, optimiser_steps: OptimiserSteps) -> None:
         settings, closing = self.settings, self._closing
         blocking.inline = settings.trainer.debug
         self.journal = Journal(self.folder / "journal")
         closing.callback(self.journal.close)
-        self.workers = start_workers(settings.trainer.launcher, self._worker_class(trains, optimiser_steps))
+        self.workers = start_workers(settings.trainer.launcher, self._worker_class(trains, optimiser_steps.actor))
         closing.callback(self.workers.close)
         blocking.in_passing_thread(self.workers.init_model)
+        if trains and settings.needs_critic:
+            self._open_critic(optimiser_steps.critic)
         # At a breakpoint the loop stands still, which is no stall.
         self.thread = LoopThread(stall_seconds=None) if settings.trainer.debug else LoopThread()
         closing.callback(self.thread.close)
@@ -76,6 +97,32 @@ class Session:
             device=self.settings.trainer.device,
             seed=self.settings.trainer.seed,
             deterministic=self.settings.trainer.deterministic,
+    def _open_critic(self, optimiser_steps: int) -> None:
+        settings, roles = self.settings, self.settings.actor_rollout_ref
+        critic, model = settings.critic.completed(roles.actor), settings.critic.model.beside(roles.model)
+        made = WorkerClass(CriticWorker, (critic, model, settings.trainer.device, optimiser_steps))
+        self.critic = start_workers(settings.trainer.launcher, made)
+        self._closing.callback(self.critic.close)
+        blocking.in_passing_thread(self.critic.init_model)
+
+    def save_checkpoint(self, folder: Path) -> None:
+        """Write the state of all models into folders of their own."""
+        for name, workers in self._models():
+            (folder / name).mkdir()
+            workers.save_checkpoint(folder / name)
+
+    def load_checkpoint(self, folder: Path) -> None:
+        """Go on from what `save_checkpoint` wrote; the servers need `synchronise_weights` afterwards.
+
+        Raises:
+            RunFolderError: a file is missing, damaged, or belongs to another model.
+        """
+        for name, workers in self._models():
+            workers.load_checkpoint(folder / name)
+
+    def _models(self) -> list[tuple[str, WorkerGroup]]:
+        return [("actor", self.workers), *([("critic", self.critic)] if self.critic is not None else [])]
+
             needs_actor=trains,
             needs_reference=trains and self.settings.needs_reference,
             optimiser_steps=optimiser_steps,
@@ -83,6 +130,7 @@ class Session:
         return WorkerClass(ActorRolloutRefWorker, (self.settings.actor_rollout_ref, run))
 
     def _parts(self) -> EpisodeParts:
+            correction=self.settings.algorithm.rollout_correction,
         prepared = self.prepared
         return EpisodeParts(
             template=prepared.template,

@@ -15,6 +15,7 @@ from agentverl.rollout.replica import RolloutReplica
 from agentverl.settings import precision
 from agentverl.settings.actor import MicroBatchLimit
 from agentverl.settings.engine import FSDPSettings
+from agentverl.settings.rollout_correction import RolloutCorrectionSettings
 from agentverl.settings.root import ActorRolloutRefSettings
 from agentverl.single_controller.dispatch import Dispatch, register
 from agentverl.single_controller.worker import Worker
@@ -48,6 +49,8 @@ class PolicyRun:
     needs_reference: bool = False
     optimiser_steps: int = -1
     """Of the whole run, for schedules that decay; -1 where it is unknown."""
+    correction: RolloutCorrectionSettings | None = None
+    """`algorithm.rollout_correction`, whose bypass mode has a loss of its own."""
     folder: Path | None = None
     """The model folder, where `model.path` is resolved already."""
     tokenizer: Any = None
@@ -165,9 +168,16 @@ class ActorRolloutRefWorker(Worker):
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_log_prob(self, data: DataProto) -> DataProto:
-        """`log_probs` of the response tokens under the actor, and `entropys` with `actor.calculate_entropy`."""
+        """`log_probs` of the response tokens under the actor, and `entropys` with `actor.calculate_entropy`.
+
+        Where `meta_info` says `calculate_sum_pi_squared`, also `sum_pi_squared` of their distributions.
+        """
         with on_device(self.actor, self.config.actor.fsdp_config, optimizer=False):
-            return self.actor.infer_batch(_model_inputs(data), calculate_entropy=self.config.actor.calculate_entropy)
+            return self.actor.infer_batch(
+                _model_inputs(data),
+                calculate_entropy=self.config.actor.calculate_entropy,
+                calculate_sum_pi_squared=bool(data.meta_info.get("calculate_sum_pi_squared")),
+            )
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_ref_log_prob(self, data: DataProto) -> DataProto:
@@ -186,11 +196,11 @@ class ActorRolloutRefWorker(Worker):
         config = self.config.actor
         if "loss_weight" not in data.batch:
             data = data.select()
-            data.batch["loss_weight"] = loss_weight(data, config.loss_agg_mode, config.loss_scale_factor)
+            data.batch["loss_weight"] = loss_weight(data, config.weight_mode, config.loss_scale_factor)
         with on_device(self.actor, config.fsdp_config, optimizer=True):
             metrics = self.actor.train_batch(
                 without_silent_rows(config, data.select(non_tensor_batch_keys=[])),
-                partial(ppo_loss, config),
+                partial(ppo_loss, config, correction=self.run.correction),
                 calculate_entropy=config.calculate_entropy or config.entropy_coeff != 0,
             )
             metrics["lr"] = self.actor.lr_scheduler_step()

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
+from agentverl.settings.algorithm import AlgorithmSettings
 from agentverl.settings.on_end import EndSettings
-from agentverl.trainer.credit import apply_end_policies, assign_advantages, group_index
+from agentverl.trainer.advantages import assign_advantages
+from agentverl.trainer.credit import apply_end_policies, apply_void_turns, group_index
 
 
 def batch_of(rows: list[tuple[str, str, int, list[float], list[int], str]]) -> DataProto:
@@ -29,15 +31,6 @@ def batch_of(rows: list[tuple[str, str, int, list[float], list[int], str]]) -> D
     )
 
 
-def centred(rewards: torch.Tensor, mask: torch.Tensor, index: object) -> tuple[torch.Tensor, torch.Tensor]:
-    """A small group-relative estimator: the row's sum less its group's mean."""
-    names = list(np.asarray(index))
-    sums = rewards.sum(-1)
-    means = torch.stack([sums[[other == name for other in names]].mean() for name in names])
-    advantages = (sums - means)[:, None] * mask
-    return advantages, advantages
-
-
 @given(cut=st.integers(0, 6), scores=st.lists(st.floats(-2, 2), min_size=3, max_size=3))
 def test_a_split_trajectory_gets_the_advantages_of_the_whole(cut: int, scores: list[float]) -> None:
     mask = [1, 1, 0, 0, 1, 1]
@@ -53,7 +46,7 @@ def test_a_split_trajectory_gets_the_advantages_of_the_whole(cut: int, scores: l
         ]
     )
     for batch in (whole, split):
-        assign_advantages(batch, centred, group_index(batch, {}))
+        assign_advantages(batch, group_index(batch, {}), AlgorithmSettings(adv_estimator="rloo"))
     advantages = split.batch["advantages"]
     torch.testing.assert_close(torch.cat([advantages[2], advantages[0]]), whole.batch["advantages"][0])
     torch.testing.assert_close(advantages[1], whole.batch["advantages"][1])

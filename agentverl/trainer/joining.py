@@ -1,0 +1,74 @@
+"""The sequences of a trajectory joined in order for estimators, and what comes of them split again."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from agentverl.protocol.data_proto import DataProto
+from agentverl.protocol.ragged import Ragged
+
+
+class JoinedTrajectories:
+    """A batch with one row for each trajectory and role: `U` rows of its sequences one after the other.
+
+    So splitting a trajectory changes no group statistic, and what runs along time passes from one sequence to the next.
+    """
+
+    def __init__(self, batch: DataProto) -> None:
+        fields = batch.non_tensor_batch
+        members: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for row, key in enumerate(zip(fields["trajectory_id"], fields["role"], strict=True)):
+            members[key].append(row)
+        self._batch = batch
+        self.units = [sorted(rows, key=lambda row: fields["sequence_index"][row]) for rows in members.values()]
+        """(U) the rows of the batch that each joined one is made of."""
+
+    def column(self, name: str) -> torch.Tensor:
+        """A ragged column of the batch, (U, T) padded with zeros."""
+        return self._joined(self._batch.batch.ragged(name)).to_padded()
+
+    def turns(self) -> torch.Tensor:
+        """(U, T) the number of the policy's turn that a token belongs to, from 0; -1 for all other tokens."""
+        column, first = self._batch.batch.ragged("turn_index"), self._first_turns()
+        shift = torch.repeat_interleave(torch.tensor(first, dtype=column.values.dtype), column.lengths)
+        numbered = column.like(torch.where(column.values >= 0, column.values + shift, column.values))
+        return self._joined(numbered).to_padded(-1)
+
+    def of_each_turn(self, name: str) -> list[list[Any]]:
+        """(U) lists, one entry for each of the policy's turns; the field has such a list for each row of the batch."""
+        values = self._batch.non_tensor_batch[name]
+        return [[entry for row in rows for entry in values[row]] for rows in self.units]
+
+    def field(self, values: Sequence[Any] | np.ndarray[Any, Any]) -> list[Any]:
+        """(U) the entry of each joined row's first sequence; `values` has one for each row of the batch."""
+        return [values[rows[0]] for rows in self.units]
+
+    def split(self, padded: torch.Tensor) -> Ragged:
+        """Rows (U, T) as a column of the batch again."""
+        like = self._batch.batch.ragged("response_mask")
+        split: list[torch.Tensor] = [like.values[:0]] * len(like)
+        lengths = like.lengths.tolist()
+        for unit, rows in enumerate(self.units):
+            start = 0
+            for row in rows:
+                split[row] = padded[unit, start : start + lengths[row]]
+                start += lengths[row]
+        return Ragged.from_list(split, padded.dtype)
+
+    def _first_turns(self) -> list[int]:
+        """(B) the number of each row's first turn within its trajectory and role."""
+        turns = self._batch.non_tensor_batch["state_keys"]
+        first = [0] * len(turns)
+        for rows in self.units:
+            count = 0
+            for row in rows:
+                first[row] = count
+                count += len(turns[row])
+        return first
+
+    def _joined(self, column: Ragged) -> Ragged:
+        pieces = [torch.cat([column[row] for row in rows]) for rows in self.units]
+        return Ragged.from_list(pieces, column.values.dtype)
