@@ -61,11 +61,11 @@ class Turn(BaseModel):
     tool_names: list[str] = Field(default_factory=list)
     reward: float | None = None
     state_key: str | None = None
-    stop_reason: str | None = None
-    temperature: float | None = None
     """Names the state that a turn of the policy answers; turns with equal keys answer the same."""
     void: bool = False
     """Whether it holds neither a valid call nor an answer."""
+    stop_reason: str | None = None
+    temperature: float | None = None
 
 
 class AgentLoopMetrics(BaseModel):

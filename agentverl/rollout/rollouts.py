@@ -170,12 +170,12 @@ class Rollouts:
             raise BadInputError(f"a row with uid {uid!r} is already under way")
         settings = self._settings
         params = settings.validation_sampling_params if validation else settings.sampling_params
+        if greedy:
+            params = {**params, "temperature": 0.0}
         self._submitted += 1
         return OpenGroup(
             number=self._submitted,
             uid=uid,
-        if greedy:
-            params = {**params, "temperature": 0.0}
             row=row,
             size=n,
             sampling_params=params,

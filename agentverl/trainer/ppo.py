@@ -153,7 +153,6 @@ class PPOTrainer:
             if hasattr(self, part):
                 getattr(self, part).close()
 
-    def _due(self, frequency: int) -> bool:
     def _optimiser_steps(self) -> OptimiserSteps:
         """Of the whole run, which schedules of the learning rate are spread over."""
         settings, prompts = self.settings, self.settings.data.train_batch_size
@@ -162,6 +161,7 @@ class PPOTrainer:
         critic = self.total_steps * StepPlan.of_critic(settings).steps(prompts)
         return OptimiserSteps(actor=max(actor, 1), critic=max(critic, 1))
 
+    def _due(self, frequency: int) -> bool:
         last = self.state.step == self.total_steps
         return last or (frequency > 0 and self.state.step % frequency == 0)
 

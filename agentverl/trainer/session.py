@@ -92,11 +92,6 @@ class Session:
         )
         closing.callback(self.rollouts.close)
 
-    def _worker_class(self, trains: bool, optimiser_steps: int) -> WorkerClass:
-        run = PolicyRun(
-            device=self.settings.trainer.device,
-            seed=self.settings.trainer.seed,
-            deterministic=self.settings.trainer.deterministic,
     def _open_critic(self, optimiser_steps: int) -> None:
         settings, roles = self.settings, self.settings.actor_rollout_ref
         critic, model = settings.critic.completed(roles.actor), settings.critic.model.beside(roles.model)
@@ -123,14 +118,19 @@ class Session:
     def _models(self) -> list[tuple[str, WorkerGroup]]:
         return [("actor", self.workers), *([("critic", self.critic)] if self.critic is not None else [])]
 
+    def _worker_class(self, trains: bool, optimiser_steps: int) -> WorkerClass:
+        run = PolicyRun(
+            device=self.settings.trainer.device,
+            seed=self.settings.trainer.seed,
+            deterministic=self.settings.trainer.deterministic,
             needs_actor=trains,
             needs_reference=trains and self.settings.needs_reference,
+            correction=self.settings.algorithm.rollout_correction,
             optimiser_steps=optimiser_steps,
         )
         return WorkerClass(ActorRolloutRefWorker, (self.settings.actor_rollout_ref, run))
 
     def _parts(self) -> EpisodeParts:
-            correction=self.settings.algorithm.rollout_correction,
         prepared = self.prepared
         return EpisodeParts(
             template=prepared.template,
