@@ -5,6 +5,11 @@ from typing import Any
 from agentverl.single_controller.splitting import Arguments, Deferred
 
 
+def needs_resolving(arguments: Arguments) -> bool:
+    """Whether an argument is not there yet."""
+    return any(isinstance(value, Deferred) for value in (*arguments[0], *arguments[1].values()))
+
+
 def resolved(arguments: Arguments) -> Arguments:
     """The arguments with values in place of what was deferred; may wait for other workers."""
     args, kwargs = arguments

@@ -1,11 +1,16 @@
 """A worker that says who it is and what it got, in every mode of dispatch."""
 
 import asyncio
+import os
+import signal
+import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from agentverl.errors import InfrastructureError
 from agentverl.protocol.data_proto import DataProto
 from agentverl.single_controller.dispatch import (
     Dispatch,
@@ -22,6 +27,26 @@ def _every_other(group: GroupSize, values: list[Any]) -> tuple[tuple[list[Any]],
     return (values[:: len(values) // group.world_size],), {}
 
 
+class Server:
+    """Lives on a worker."""
+
+    def __init__(self, number: int) -> None:
+        self.requests = 0
+        self.number = number
+
+    @property
+    def served(self) -> int:
+        return self.requests
+
+    async def answer(self, question: str) -> str:
+        if question == "fail":
+            raise InfrastructureError("no answer", "model")
+        self.requests += 1
+        return f"{self.number}: {question}"
+
+    def not_async(self) -> None: ...
+
+
 class Reporter(Worker):
     """Says who it is and what it got."""
 
@@ -29,6 +54,7 @@ class Reporter(Worker):
         if self.rank == fail_at:
             raise OSError("no device")
         self.number = self.rank + offset
+        self._server = Server(self.number)
         self.closed = False
 
     @register(Dispatch.ONE_TO_ALL)
@@ -123,6 +149,47 @@ class Reporter(Worker):
     @register({"dispatch_fn": _every_other, "collect_fn": lambda group, results: results[: group.world_size]})
     def in_verl_form(self, value: Any) -> Any:
         return value
+
+    @register(Dispatch.ONE_TO_ALL)
+    def wait(self, seconds: list[float]) -> int:
+        time.sleep(seconds[self.rank])
+        return self.rank
+
+    @register(Dispatch.ONE_TO_ALL)
+    def end_process(self, at: int) -> None:
+        """One rank ends as by the kernel, the others wait for it."""
+        if self.rank == at:
+            sys.stderr.write("the last words of a rank\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
+
+    @register(Dispatch.ONE_TO_ALL)
+    def fail_after(self, seconds: list[float]) -> None:
+        time.sleep(seconds[self.rank])
+        raise RuntimeError(f"after {seconds[self.rank]:g} seconds")
+
+    @register(Dispatch.ONE_TO_ALL)
+    async def wait_softly(self, seconds: float) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            self.number = -1
+            raise
+
+    @register(Dispatch.ONE_TO_ALL)
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    @register(Dispatch.ONE_TO_ALL)
+    def current_number(self) -> int:
+        return self.number
+
+    @register(Dispatch.ONE_TO_ALL)
+    def process_id(self) -> int:
+        return os.getpid()
+
+    def server(self) -> "Server":
+        return self._server
 
     def unregistered(self) -> int:
         return self.rank

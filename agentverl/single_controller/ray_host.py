@@ -1,0 +1,169 @@
+"""WorkerHost: the Ray actor that holds the workers of one rank, one worker a role."""
+
+import asyncio
+import faulthandler
+import inspect
+import os
+import pickle
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentverl.single_controller.arguments import needs_resolving, resolved
+from agentverl.single_controller.outcome import Failure, Outcome
+from agentverl.single_controller.splitting import Arguments
+from agentverl.single_controller.worker import Place, Worker, WorkerClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings:
+    """How the process of one rank begins."""
+
+    title: str
+    """What the dashboard and the log call it: role and rank."""
+    folder: Path
+    """The controller's working folder; relative paths mean the same here where it exists."""
+    log: Path | None = None
+    """Takes all that the process prints, beside Ray's own log."""
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+class WorkerHost:
+    """Runs the sync methods of its workers one after the other in one thread, the async ones on the event loop.
+
+    So it answers while a worker computes, and a process that does not answer has stalled.
+    """
+
+    def __init__(self, settings: HostSettings) -> None:
+        self._settings = settings
+        self._workers: dict[str, Worker] = {}
+        os.environ.update(settings.environment)
+        if settings.folder.is_dir():
+            os.chdir(settings.folder)
+        if settings.log is not None:
+            _print_into(settings.log)
+        faulthandler.enable()
+        # A device is chosen for a thread, and collective operations must come in one order.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="worker")
+
+    def __repr__(self) -> str:
+        return self._settings.title
+
+    async def address(self, ports: tuple[int, int] | None) -> tuple[str, int | None]:
+        """The address of this process, and a port that is free there; None where all of the range are taken."""
+        import ray  # only a process of Ray gets here
+
+        return ray.util.get_node_ip_address(), free_port(ports)
+
+    async def set_up(self, pickled: bytes, place: Place, environment: dict[str, str]) -> Outcome | Failure:
+        """Make the worker of each role."""
+        os.environ.update(environment)
+
+        def make() -> None:
+            roles: dict[str, WorkerClass] = pickle.loads(pickled)
+            self._workers = {role: worker_class.make(place) for role, worker_class in roles.items()}
+
+        return await self._computed(make)
+
+    async def call(self, role: str, method: str, arguments: Arguments, returns: bool) -> Outcome | Failure:
+        """Run a method of a worker, and give its result if `returns`."""
+        found = getattr(self._workers[role], method, None)
+        if inspect.iscoroutinefunction(found):
+            outcome = await self._awaited(found, arguments)
+        else:
+            outcome = await self._computed(lambda: _called(found, method, arguments))
+        return outcome if returns or isinstance(outcome, Failure) else Outcome()
+
+    async def call_resident(self, role: str, name: str, method: str, arguments: Arguments) -> Outcome | Failure:
+        """Await a method of what `worker.<name>()` returns."""
+        try:
+            found = getattr(self._resident(role, name), method)
+        except Exception as error:
+            return Failure.of(error)
+        return await self._awaited(found, arguments)
+
+    async def read_resident(self, role: str, name: str, attribute: str) -> Outcome | Failure:
+        """An attribute of what `worker.<name>()` returns."""
+        try:
+            return Outcome(getattr(self._resident(role, name), attribute))
+        except Exception as error:
+            return Failure.of(error)
+
+    def _resident(self, role: str, name: str) -> Any:
+        return getattr(self._workers[role], name)()
+
+    async def ping(self) -> int:
+        """The process id."""
+        return os.getpid()
+
+    async def stacks(self) -> str:
+        """Where each thread that computes stands."""
+        frames, names = sys._current_frames(), {thread.ident: thread.name for thread in threading.enumerate()}
+        return "\n".join(
+            f"thread {name}:\n{''.join(traceback.format_stack(frames[ident]))}"
+            for ident, name in names.items()
+            if ident in frames and name.startswith("worker")
+        )
+
+    async def close(self) -> Outcome | Failure:
+        """Close the workers."""
+
+        def end() -> None:
+            for worker in self._workers.values():
+                worker.close()
+
+        return await self._computed(end)
+
+    async def _computed(self, function: Callable[[], Any]) -> Outcome | Failure:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, _outcome, function)
+
+    async def _awaited(self, function: Callable[..., Any], arguments: Arguments) -> Outcome | Failure:
+        try:
+            args, kwargs = await asyncio.to_thread(resolved, arguments) if needs_resolving(arguments) else arguments
+            return Outcome(await function(*args, **kwargs))
+        except Exception as error:
+            return Failure.of(error)
+
+
+def free_port(ports: tuple[int, int] | None) -> int | None:
+    """A free port of this machine, in a range (both ends included) or anywhere; None where there is none."""
+    for port in [0] if ports is None else range(ports[0], ports[1] + 1):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as bound:
+            try:
+                bound.bind(("", port))
+            except OSError:
+                continue
+            return int(bound.getsockname()[1])
+    return None
+
+
+def _outcome(function: Callable[[], Any]) -> Outcome | Failure:
+    try:
+        return Outcome(function())
+    except BaseException as error:  # SystemExit of a worker is its failure, not the end of the thread
+        return Failure.of(error)
+
+
+def _called(found: Any, method: str, arguments: Arguments) -> Any:
+    if found is None:
+        raise AttributeError(f"the worker has no method {method!r}")
+    args, kwargs = resolved(arguments)
+    return found(*args, **kwargs)
+
+
+def _print_into(path: Path) -> None:
+    """Let stdout and stderr of the process go into a file, also what libraries in C write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8", buffering=1) as log:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        for number in (1, 2):
+            os.dup2(log.fileno(), number)
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", buffering=1, closefd=False)
