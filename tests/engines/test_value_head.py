@@ -1,6 +1,7 @@
 """A value head on the engine, and sums of squared probabilities, against a padded forward pass."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def reference_values(engine: FSDPEngine, data: DataProto) -> torch.Tensor:
     return Ragged.from_list(rows, torch.float32).to_padded()
 
 
-def padded_reference_of(engine: FSDPEngine) -> torch.nn.Module:
+def padded_reference_of(engine: FSDPEngine) -> Any:
     """transformers' own model with the engine's trunk."""
     model = padded_reference(engine_of(engine_name(engine)))
     model.base_model.load_state_dict(engine.model.model.base_model.state_dict())
