@@ -60,12 +60,18 @@ class Turn(BaseModel):
     seconds: float = 0.0
     tool_names: list[str] = Field(default_factory=list)
     reward: float | None = None
+    rewards: dict[str, float] = Field(default_factory=dict)
+    """The parts of `reward` by the name that each was given with."""
     state_key: str | None = None
     """Names the state that a turn of the policy answers; turns with equal keys answer the same."""
     void: bool = False
     """Whether it holds neither a valid call nor an answer."""
     stop_reason: str | None = None
     temperature: float | None = None
+
+    def rewards_by_name(self) -> dict[str, float]:
+        """The parts of `reward`; what was given without a name stands under `turn`."""
+        return dict(self.rewards) or ({"turn": self.reward} if self.reward else {})
 
 
 class AgentLoopMetrics(BaseModel):

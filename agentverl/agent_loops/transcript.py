@@ -168,6 +168,7 @@ class Transcript:
         if turn is None:
             raise RuntimeError("reward() credits the last turn of the policy, and this sequence has none yet")
         turn.reward = (turn.reward or 0.0) + value
+        turn.rewards[name] = turn.rewards.get(name, 0.0) + value
         self.tally.credit(name, value)
 
     def output(self, **identity: Any) -> AgentLoopOutput:

@@ -1,12 +1,14 @@
 """What judges a trajectory: the input that a reward sees, its result, and the manager that asks for it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from agentverl.deadlines import Deadline
+from agentverl.errors import BoundaryError
 from agentverl.messages import Message, text_of
+from agentverl.settings.reward import RewardSettings
 from agentverl.trajectory import AgentLoopOutput
 
 Decode = Callable[[list[int]], str]
@@ -28,6 +30,8 @@ class RewardInput:
     full_text: str = ""
     """All of the response, observations included."""
     trajectory: list[AgentLoopOutput] = field(default_factory=list)
+    environment: "RewardResult | None" = None
+    """What the environment scored, where the manager asks for it."""
 
     @classmethod
     def of(cls, row: Mapping[str, Any], outputs: Sequence[AgentLoopOutput], decode: Decode) -> "RewardInput":
@@ -54,10 +58,47 @@ class RewardResult:
     score: float
     components: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    turn_weights: dict[str, float] = field(default_factory=dict)
+    """Factors of the rewards that turns earned, by name (a tool's, `environment`, `turn`); 1 for those not named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardContext:
+    """What a manager is told of the run besides `reward.*`."""
+
+    max_response_length: int | None = None
+    """In tokens; of one sequence."""
+    reward_keys: tuple[str, ...] = ()
+    """Components that the advantage estimator reads from every trajectory."""
 
 
 class RewardManager(ABC):
-    """Subclass to decide how a score is found; one a process, used by all of its trajectories at once."""
+    """Subclass to decide how a score is found; one a process, used by all of its trajectories at once.
+
+    Args:
+        settings: the section `reward`.
+        context: what else of the run a manager may need.
+    """
+
+    scores_groups: ClassVar[bool] = False
+    """Whether `score_group` is called, once a prompt, in place of `score`."""
+
+    def __init__(self, settings: RewardSettings, context: RewardContext | None = None) -> None:
+        self.settings = settings
+        self.context = context or RewardContext()
+
+    @property
+    def asks_environment(self) -> bool:
+        """Whether the environment's own score is wanted in `RewardInput.environment`."""
+        return False
+
+    def check(self, data_sources: set[str]) -> None:
+        """Find now what judging these data sources needs, so that what is missing shows before anything starts.
+
+        Raises:
+            BadInputError: what is missing.
+        """
+        return None
 
     @abstractmethod
     async def score(self, judged: RewardInput, deadline: Deadline | None = None) -> RewardResult:
@@ -67,9 +108,21 @@ class RewardManager(ABC):
             BoundaryError: no score could be had (boundary "reward"); never a silent 0.
         """
 
+    async def score_group(self, group: Sequence[RewardInput]) -> list[RewardResult | BoundaryError]:
+        """What came of each trajectory of one prompt, those that did not fail, in sample order."""
+        return [await outcome(self.score(judged)) for judged in group]
+
     async def close(self) -> None:
         """Give back what the manager holds, such as its processes."""
         return None
+
+
+async def outcome(scoring: Awaitable[RewardResult]) -> RewardResult | BoundaryError:
+    """A result, or the failure in its place."""
+    try:
+        return await scoring
+    except BoundaryError as error:
+        return error
 
 
 def final_answer(messages: Sequence[Message]) -> str:

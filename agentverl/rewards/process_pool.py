@@ -144,7 +144,7 @@ class ProcessPool:
                     await asyncio.shield(worker.stop())
 
     def _take_idle(self) -> _Worker | None:
-        """One that still lives: the kernel or a person may have killed it while it waited, which is no answer's fault."""
+        """One that still lives: the kernel or a person may have killed it while it waited, no answer's fault."""
         while self._idle:
             worker = self._idle.pop()
             if worker.process.returncode is None:

@@ -1,34 +1,41 @@
 """A reward function in verl's form, found by name, with its signature checked before anything starts."""
 
+import difflib
+import importlib.util
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from agentverl import plugins
 from agentverl.errors import PluginError, SettingsError
 from agentverl.rewards.base import RewardInput, RewardResult
 from agentverl.rewards.process_pool import minimum_score_of
+from agentverl.settings.reserved import RESERVED_COMPONENTS
 
 LARGEST_SCORE = 1e15
 """Advantages square scores in float32, which ends at 3e38."""
-_REQUIRED = ("data_source", "solution_str", "ground_truth")
-_SIGNATURE = "compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs)"
 
 
 class Scorer:
     """One `compute_score`; `target` names it for a process, `settings` are the keywords of the configuration."""
 
+    required: ClassVar[tuple[str, ...]] = ("data_source", "solution_str", "ground_truth")
+    signature: ClassVar[str] = "compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs)"
+
     def __init__(self, target: str, settings: Mapping[str, Any] | None = None) -> None:
         self.target = target
         self.function: Callable[..., Any] = plugins.find("rewards", target)
         self.settings = dict(settings or {})
-        self.accepted = _accepted(self.function, target)
-        unknown = [key for key in self.settings if self.accepted is not None and key not in self.accepted]
+        self.accepted = self._accepted()
+        own = _own_arguments(self.function)
+        unknown = [key for key in self.settings if own is not None and key not in own]
         if unknown:
-            raise SettingsError(f"reward function {target} takes no argument {unknown[0]!r}; it is {_SIGNATURE}")
+            near = difflib.get_close_matches(unknown[0], sorted(own or ()), n=1)
+            hint = f"; nearest: {near[0]}" if near else f"; it is {self.signature}"
+            raise SettingsError(f"reward function {target} takes no argument {unknown[0]!r}{hint}")
 
     @property
     def minimum_score(self) -> float | None:
@@ -54,7 +61,48 @@ class Scorer:
             "trajectory": judged.trajectory,
             **self.settings,
         }
+        return self._taken(offered)
+
+    def _taken(self, offered: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in offered.items() if self.accepted is None or key in self.accepted}
+
+    def _accepted(self) -> set[str] | None:
+        """The keywords that the function takes; None for any."""
+        function, target = self.function, self.target
+        if not callable(function):
+            raise PluginError(f"reward function {target} is {type(function).__name__}; expected {self.signature}")
+        by_keyword, takes_any = _keywords(function)
+        missing = [name for name in self.required if name not in by_keyword]
+        if missing and not takes_any:
+            raise PluginError(f"reward function {target} lacks the parameter {missing[0]!r}; expected {self.signature}")
+        return None if takes_any else by_keyword
+
+
+class BatchScorer(Scorer):
+    """verl's form of a reward function that is given a list for each argument and returns a list of scores."""
+
+    required: ClassVar[tuple[str, ...]] = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
+    signature: ClassVar[str] = "compute_score(data_sources, solution_strs, ground_truths, extra_infos, **kwargs)"
+
+    @classmethod
+    def fits(cls, target: str) -> bool:
+        """Whether a function is of this form."""
+        function = plugins.find("rewards", target)
+        return callable(function) and set(cls.required) <= _keywords(function)[0]
+
+    def batch_arguments(self, group: Sequence[RewardInput]) -> dict[str, Any]:
+        """The keywords to call it with, one entry a trajectory in each list."""
+        offered = {
+            "data_sources": [judged.data_source for judged in group],
+            "solution_strs": [judged.solution_str for judged in group],
+            "ground_truths": [judged.ground_truth for judged in group],
+            "extra_infos": [{"num_turns": _num_turns(judged), **judged.extra_info} for judged in group],
+            "messages": [judged.messages for judged in group],
+            "final_messages": [judged.final_message for judged in group],
+            "trajectories": [judged.trajectory for judged in group],
+            **self.settings,
+        }
+        return self._taken(offered)
 
 
 def custom_target(path: str, name: str = "compute_score") -> str:
@@ -69,6 +117,8 @@ def custom_target(path: str, name: str = "compute_score") -> str:
             raise SettingsError(f"reward.custom_reward_function.path: {path} is not a file")
         return f"{file.resolve()}:{name}"
     if ":" in path or path in dict(plugins.installed("rewards")):
+        return path
+    if "." not in path and importlib.util.find_spec(path) is None:  # a misspelt name, which finding it answers
         return path
     return f"{path}:{name}"
 
@@ -89,6 +139,9 @@ def as_result(value: Any, target: str) -> RewardResult:
         value = value.item()
     if not isinstance(value, Real):
         raise ValueError(f"{target} returned {type(value).__name__} {str(value)[:80]!r}; expected a number")
+    reserved = sorted(RESERVED_COMPONENTS & components.keys())
+    if reserved:
+        raise ValueError(f"{target} returned the reserved key {reserved[0]!r}; report it under another name")
     score = float(value)
     if not math.isfinite(score):
         raise ValueError(f"{target} returned {score}; a score must be finite")
@@ -97,17 +150,19 @@ def as_result(value: Any, target: str) -> RewardResult:
     return RewardResult(score=score, components=components)
 
 
-def _accepted(function: Any, target: str) -> set[str] | None:
-    """The keywords a function takes; None for any."""
-    if not callable(function):
-        raise PluginError(f"reward function {target} is {type(function).__name__}; expected {_SIGNATURE}")
+def _keywords(function: Any) -> tuple[set[str], bool]:
+    """The names that a function takes as keywords, and whether it takes any other."""
     parameters = inspect.signature(function).parameters.values()
-    by_keyword = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
-    any_keyword = any(one.kind is one.VAR_KEYWORD for one in parameters)
-    missing = [name for name in _REQUIRED if name not in by_keyword]
-    if missing and not any_keyword:
-        raise PluginError(f"reward function {target} lacks the parameter {missing[0]!r}; expected {_SIGNATURE}")
-    return None if any_keyword else by_keyword
+    named = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    return named, any(one.kind is one.VAR_KEYWORD for one in parameters)
+
+
+def _own_arguments(function: Any) -> set[str] | None:
+    """The arguments that a setting may have; None for any. `**_` takes what is offered and reads none of it."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD and not one.name.startswith("_") for one in parameters):
+        return None
+    return _keywords(function)[0]
 
 
 def _num_turns(judged: RewardInput) -> int:

@@ -14,6 +14,7 @@ from agentverl.errors import BadInputError, Boundary, BoundaryError, Infrastruct
 from agentverl.plugins import line_of
 from agentverl.rollout.client import Gate, TrajectoryClient
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure
+from agentverl.rollout.judging import settle
 from agentverl.rollout.parts import Workshop
 from agentverl.rollout.raw_outputs import as_outputs, complete
 from agentverl.rollout.record_check import mismatch, rebuilt
@@ -62,11 +63,7 @@ class Attempt:
             if self._stage.needs_closing:
                 seconds = self._settings.seconds(self._settings.close_timeout_seconds)
                 await asyncio.shield(asyncio.ensure_future(self._stage.close(seconds)))
-        if self._result.failure is not None:
-            self._result.termination = self._result.failure.termination
-            self._result.score = None
-            for output in self._result.outputs:
-                output.termination = self._result.termination
+        settle(self._result)
         return self._result
 
     async def _open(self) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentverl.errors import Boundary
+from agentverl.rewards.base import RewardInput
 from agentverl.trajectory import AgentLoopOutput, Termination
 
 
@@ -52,6 +53,8 @@ class EpisodeResult:
     failure: Failure | None = None
     seconds: float = 0.0
     attempts: int = 1
+    to_judge: RewardInput | None = None
+    """What the reward manager has still to score."""
 
     @property
     def failed(self) -> bool:

@@ -35,6 +35,8 @@ class OpenGroup:
     results: list[EpisodeResult] = field(default_factory=list)
     failures: list[EpisodeResult] = field(default_factory=list)
     started: int = 0
+    unjudged: list[EpisodeResult] = field(default_factory=list)
+    """Samples that wait for the rest of the group to be played."""
     settled: int = 0
     """Samples that ended and whose server was given back."""
 

@@ -3,16 +3,17 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agentverl.errors import BadInputError, BoundaryError, TrainingStoppedError
+from agentverl.loop_thread import LoopThread
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure, Group
 from agentverl.rollout.failures import FailureLedger, ValidationLedger
 from agentverl.rollout.groups import GroupPolicy, OpenGroup
-from agentverl.rollout.loop_thread import LoopThread
+from agentverl.rollout.judging import Judging
 from agentverl.rollout.router import Lease, Router
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Rollouts:
     Args:
         on_trajectory: called, on the loop's thread, with each trajectory as it ends, failed ones too.
         thread: the loop that the servers live on; Rollouts that make their own also close it.
+        judging: judges what the runner leaves to be judged, while the trajectory's server and slot serve another.
     """
 
     def __init__(
@@ -59,11 +61,13 @@ class Rollouts:
         *,
         on_trajectory: OnTrajectory | None = None,
         thread: LoopThread | None = None,
+        judging: Judging | None = None,
     ) -> None:
         self.router = router
         self.thread = thread or LoopThread()
         self._owns_thread = thread is None
         self._runner = runner
+        self._judging = judging
         self._settings = settings
         self._on_trajectory = on_trajectory
         self._gate = Gate()
@@ -211,8 +215,11 @@ class Rollouts:
         if task is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        await self._guarded(self._play_all(groups))
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await self._play_all(groups)
+            await work
         except asyncio.CancelledError:
             raise
         except Exception as error:  # nobody awaits this task: who waits for groups has to hear of it
@@ -229,7 +236,12 @@ class Rollouts:
         for start in range(0, len(work), size):
             wave = work[start : start + size]
             leases = [await self.router.lease(episode.trajectory_id) for _, episode in wave]
-            await asyncio.gather(*(self._play_leased(*pair, lease) for pair, lease in zip(wave, leases, strict=True)))
+            await asyncio.gather(*(self._play_in_wave(*pair, lease) for pair, lease in zip(wave, leases, strict=True)))
+
+    async def _play_in_wave(self, group: OpenGroup, episode: Episode, lease: Lease) -> None:
+        result = await self._play_leased(group, episode, lease)
+        if result is not None:
+            await self._judge(group, result)
 
     async def _play_in_slot(self, group: OpenGroup, episode: Episode) -> None:
         async with self._slots:
@@ -245,15 +257,22 @@ class Rollouts:
                     self._settle(group)
                 self._settle(group)
                 return
-            await self._play_leased(group, episode, lease)
+            result = await self._play_leased(group, episode, lease)
+        if result is not None:
+            await self._judge(group, result)
 
-    async def _play_leased(self, group: OpenGroup, episode: Episode, lease: Lease) -> None:
-        """Play an episode and, where it fails and the policy says so, a new sample in its place."""
+    async def _play_leased(self, group: OpenGroup, episode: Episode, lease: Lease) -> EpisodeResult | None:
+        """Play an episode and, where it fails and the policy says so, a new sample in its place.
+
+        Returns what is still to be judged; None where all that was begun is settled.
+        """
         following: Lease | None = lease
         while following is not None:
             lease, following = following, None
             try:
                 result = await self._runner.run(episode, lease, self._gate)
+                if result.to_judge is not None:
+                    return result
                 if self._note(group, result):
                     episode = group.next_episode()
                     # Leased before the other lease ends, so that no server takes the batch for complete.
@@ -261,6 +280,37 @@ class Rollouts:
             finally:
                 await asyncio.shield(asyncio.ensure_future(_give_back(lease)))
             self._settle(group)
+        return None
+
+    async def _judge(self, group: OpenGroup, result: EpisodeResult) -> None:
+        """Judge a trajectory that was played, or leave it until its group can be judged."""
+        assert self._judging is not None
+        if self._judging.takes_groups:
+            group.unjudged.append(result)
+            self._judge_group_when_played(group)
+            return
+        await self._judging.judge([result])
+        await self._conclude(group, [result])
+
+    def _judge_group_when_played(self, group: OpenGroup) -> None:
+        if group.unjudged and group.settled + len(group.unjudged) == group.started:
+            results, group.unjudged = group.unjudged, []
+            results.sort(key=lambda result: result.episode.sample)
+            task = asyncio.ensure_future(self._guarded(self._judge_group(group, results)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _judge_group(self, group: OpenGroup, results: list[EpisodeResult]) -> None:
+        assert self._judging is not None
+        await self._judging.judge(results)
+        await self._conclude(group, results)
+
+    async def _conclude(self, group: OpenGroup, judged: Sequence[EpisodeResult]) -> None:
+        """Book judged trajectories, and play new samples for those that failed."""
+        new = [group.next_episode() for result in judged if self._note(group, result)]
+        for _ in judged:
+            self._settle(group)
+        await asyncio.gather(*(self._play_in_slot(group, episode) for episode in new))
 
     def _note(self, group: OpenGroup, result: EpisodeResult) -> bool:
         """Book a trajectory that ended; whether a new sample takes its place."""
@@ -285,6 +335,7 @@ class Rollouts:
                 else:
                     self._ready[group.number] = (group, closed)
             self._changed.notify_all()
+        self._judge_group_when_played(group)
 
     def _stop(self, error: BaseException) -> None:
         with self._changed:

@@ -11,6 +11,7 @@ from agentverl.errors import BoundaryError
 from agentverl.rollout.attempt import Attempt
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult
+from agentverl.rollout.judging import Judging
 from agentverl.rollout.parts import EpisodeParts, Workshop
 from agentverl.rollout.router import Lease
 from agentverl.rollout.runner_settings import RunnerSettings
@@ -31,6 +32,19 @@ class EpisodeRunner:
         cutter, prompts = TokenCutter(parts.template.tokenizer), PromptCache(parts.template)
         vocabulary = max(parts.template.tokenizer.get_vocab().values()) + 1
         self._workshop = Workshop(settings, parts, self.worlds, cutter, prompts, vocabulary)
+        self._judging = None if parts.reward is None else Judging(parts.reward, settings)
+        self._defers_judging = False
+
+    def defer_judging(self) -> Judging | None:
+        """Leave to the caller, from now on, what can be judged after an episode; None where it belongs into it.
+
+        Where servers work in rounds, a judged trajectory must not come back in the middle of one; groups are judged
+        outside of episodes in any case, because each would wait for the others.
+        """
+        if self._judging is None or (self.settings.deterministic and not self._judging.takes_groups):
+            return None
+        self._defers_judging = True
+        return self._judging
 
     async def setup(self) -> None:
         """Make what tools share; environments are set up when the first row needs them."""
@@ -56,6 +70,8 @@ class EpisodeRunner:
             result.seconds = time.monotonic() - started
             failure = result.failure
             if failure is None or not failure.retriable or attempt >= self.settings.max_retries:
+                if self._judging is not None and not self._defers_judging:
+                    await self._judging.judge([result])
                 return result
             # Jitter only spreads the load: what a retry samples depends on its seeds.
             await asyncio.sleep(self.settings.retry_backoff_seconds * 2**attempt * random.uniform(0.5, 1.5))

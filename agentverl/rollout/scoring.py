@@ -1,9 +1,9 @@
-"""Who scores a trajectory: the loop itself, else the environment, else the reward function of its data source."""
+"""Who scores a trajectory: the loop itself, else the environment, else the reward manager."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from agentverl.deadlines import OutOfTimeError, bounded
 from agentverl.errors import BadInputError, Boundary, BoundaryError, DeadlineError, InfrastructureError
@@ -14,22 +14,26 @@ from agentverl.rollout.episode import EpisodeResult, Failure
 from agentverl.rollout.parts import EpisodeParts
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.stage import Stage
+from agentverl.trajectory import AgentLoopOutput
 
-Judge = Callable[[], Awaitable[RewardResult]]
+T = TypeVar("T")
 
 
 class Scoring:
-    """Scores trajectories that did not fail; no score to be had is a failure, never a reward of 0."""
+    """Scores trajectories that did not fail, as far as it takes their environment.
+
+    What the reward manager has to judge is left in the result's `to_judge`, because that needs neither environment nor
+    server. No score to be had is a failure, never a reward of 0.
+    """
 
     def __init__(self, parts: EpisodeParts, settings: RunnerSettings) -> None:
         self._parts = parts
         self._settings = settings
 
     async def score(self, stage: Stage, result: EpisodeResult) -> None:
-        """Set the result's score and components, or its failure; the score also stands in its last main sequence."""
+        """Set the result's score, its failure, or what there is to judge."""
         outputs = result.outputs
-        main = ([output for output in outputs if output.role == "main"] or outputs)[-1]
-        stage.show(main.messages)
+        stage.show(main_output(result).messages)
         given = [output.reward_score for output in outputs if output.reward_score is not None]
         started = time.monotonic()
         rewards = [turn.reward for output in outputs for turn in output.turns if turn.reward is not None]
@@ -41,36 +45,10 @@ class Scoring:
         if given:
             result.score = given[-1]
         else:
-            await self._judge(stage, result)
-        for output in outputs:
-            output.reward_score = None
-        main.reward_score = result.score
-        main.metrics.compute_score = time.monotonic() - started
+            await self._choose(stage, result)
+        main_output(result).metrics.compute_score = time.monotonic() - started
 
-    async def _judge(self, stage: Stage, result: EpisodeResult) -> None:
-        chosen = self._choose(stage, result)
-        if chosen is None:
-            return
-        judge, boundary = chosen
-        for last in (False, True):
-            try:
-                judged = await judge()
-            except BadInputError:
-                raise
-            except Exception as error:  # environments and rewards may raise anything
-                if not last and isinstance(error, InfrastructureError | DeadlineError):
-                    await asyncio.sleep(self._settings.retry_backoff_seconds)
-                    continue
-                at = error.boundary if isinstance(error, BoundaryError) else boundary
-                message = str(error)
-                if not isinstance(error, BoundaryError):
-                    message = f"{type(error).__name__}: {error}{line_of(error)}"
-                result.failure = Failure(boundary=at, message=message)
-                return
-            result.score, result.components = judged.score, judged.components
-            return
-
-    def _choose(self, stage: Stage, result: EpisodeResult) -> tuple[Judge, Boundary] | None:
+    async def _choose(self, stage: Stage, result: EpisodeResult) -> None:
         environment, reward, settings = stage.environment, self._parts.reward, self._settings
         by_environment = environment is not None and environment.scores()
         if settings.score_from == "environment" and not by_environment:
@@ -78,12 +56,17 @@ class Scoring:
         prefers_function = settings.score_from == "function" or (
             settings.score_from == "auto" and settings.has_custom_reward
         )
-        if by_environment and not (prefers_function and reward is not None):
-            return lambda: self._ask_environment(stage), "environment"
-        if reward is None:
-            return None
-        judged = RewardInput.of(stage.row, result.outputs, self._decode)
-        return lambda: reward.score(judged), "reward"
+        scored: RewardResult | None = None
+        judges = reward is not None and (prefers_function or not by_environment)
+        if by_environment and (not judges or (reward is not None and reward.asks_environment)):
+            scored = await attempted(lambda: self._ask_environment(stage), "environment", result, settings)
+            if scored is None:
+                return
+        if judges:
+            result.to_judge = RewardInput.of(stage.row, result.outputs, self._decode)
+            result.to_judge.environment = scored
+        elif scored is not None:
+            result.score, result.components = scored.score, scored.components
 
     async def _ask_environment(self, stage: Stage) -> RewardResult:
         environment = stage.environment
@@ -99,3 +82,33 @@ class Scoring:
     def _decode(self, ids: list[int]) -> str:
         text: str = self._parts.template.tokenizer.decode(ids, skip_special_tokens=True)
         return text
+
+
+async def attempted(
+    ask: Callable[[], Awaitable[T]], boundary: Boundary, result: EpisodeResult, settings: RunnerSettings
+) -> T | None:
+    """What `ask` gives; else None, with the result's failure. What the policy cannot have caused is tried twice."""
+    for last in (False, True):
+        try:
+            return await ask()
+        except BadInputError:
+            raise
+        except Exception as error:  # environments and rewards may raise anything
+            if not last and isinstance(error, InfrastructureError | DeadlineError):
+                await asyncio.sleep(settings.retry_backoff_seconds)
+                continue
+            result.failure = failure_of(error, boundary)
+            break
+    return None
+
+
+def failure_of(error: Exception, boundary: Boundary) -> Failure:
+    """The failure that an error means; `boundary` where it does not say its own."""
+    if isinstance(error, BoundaryError):
+        return Failure(boundary=error.boundary, message=str(error))
+    return Failure(boundary=boundary, message=f"{type(error).__name__}: {error}{line_of(error)}")
+
+
+def main_output(result: EpisodeResult) -> AgentLoopOutput:
+    """The last sequence of the agent itself, which carries the score; of any role where it has none."""
+    return ([output for output in result.outputs if output.role == "main"] or result.outputs)[-1]

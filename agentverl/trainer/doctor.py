@@ -39,7 +39,7 @@ _NEEDED = {
     "engines": {"fsdp"},
     "loggers": {"console", "file"},
     "replicas": {"hf"},
-    "reward_managers": {"naive"},
+    "reward_managers": {"batch", "dapo", "gdpo", "naive", "rate_limited", "remote"},
     "routers": {"least_loaded"},
     "tool_parsers": {"hermes"},
 }

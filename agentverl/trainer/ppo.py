@@ -28,6 +28,7 @@ from agentverl.trainer.optimiser_steps import StepPlan
 from agentverl.trainer.policy_update import PolicyUpdate
 from agentverl.trainer.preparation import Prepared, prepare
 from agentverl.trainer.problems import Problems
+from agentverl.trainer.reward_metrics import component_metrics
 from agentverl.trainer.run_folder import RunFolder, require_writable
 from agentverl.trainer.schedule import Sampled, SynchronousSchedule
 from agentverl.trainer.seeding import seed_process
@@ -264,6 +265,7 @@ def _group_metrics(groups: list[Group]) -> dict[str, float]:
     return {
         **termination_metrics([result.termination for result in results]),
         **tool_error_metrics(results),
+        **component_metrics([result for group in groups for result in group.results]),
         "training/excluded_fraction/mean": sum(excluded) / len(excluded),
         "training/excluded_fraction/max": max(excluded),
         "training/groups_without_signal": len(flat) / len(groups),

@@ -20,10 +20,9 @@ from agentverl.data.tokenizers import load_tokenizer
 from agentverl.data.tool_parsers import load_tool_parser
 from agentverl.environments.loading import EnvironmentSpec
 from agentverl.errors import DatasetError, ModelFolderError, SettingsError
-from agentverl.rewards.base import RewardManager
+from agentverl.rewards.base import RewardContext, RewardManager
 from agentverl.settings.model import ModelSettings
 from agentverl.settings.paths import resolve_path
-from agentverl.settings.reward import RewardSettings
 from agentverl.settings.root import Settings
 from agentverl.tools.loading import load_tools
 from agentverl.tools.toolset import Toolset
@@ -81,7 +80,7 @@ def prepare(
     toolset = Toolset(specs or [], default_timeout_seconds=rollout.agent.tool_timeout_seconds)
     if template is not None and toolset.specs:
         problems.attempt(partial(template.check_tools, toolset.schemas))
-    reward = problems.attempt(lambda: reward_manager(settings.reward))
+    reward = problems.attempt(lambda: reward_manager(settings))
     rows: dict[str, Sequence[Row]] = {"train": [], "val": []}
     checks = RowChecks(settings, problems)
     for split in splits:
@@ -195,21 +194,20 @@ def _rows(settings: Settings, split: str) -> RowDataset:
     return RowDataset(environment.rows(split, size, seed))
 
 
-def reward_manager(reward: RewardSettings) -> RewardManager:
+def reward_manager(settings: Settings) -> RewardManager:
     """The reward manager that the settings name.
 
     Raises:
-        PluginError, SettingsError: the manager or its reward function is not found.
+        PluginError, SettingsError: the manager or what it scores with is not found.
     """
-    manager = reward.reward_manager
+    manager = settings.reward.reward_manager
     own = manager.source == "importlib"
     name = f"{manager.module.path}:{manager.module.name}" if own else manager.name
-    made: RewardManager = plugins.find("reward_managers", name)(
-        custom_reward_function=reward.custom_reward_function.model_dump(),
-        timeout_seconds=reward.timeout_seconds,
-        num_workers=reward.num_workers,
-        reward_kwargs=reward.reward_kwargs,
+    context = RewardContext(
+        max_response_length=settings.data.max_response_length,
+        reward_keys=tuple(settings.algorithm.get("gdpo_reward_keys", ())),
     )
+    made: RewardManager = plugins.find("reward_managers", name)(settings.reward, context)
     return made
 
 

@@ -51,7 +51,7 @@ def rescore(run: Path, settings: Settings, console: Console | None = None) -> li
         return str(tokenizer.decode(ids, skip_special_tokens=True))
 
     judged = [_judged(record, decode) for record in track(records, "reading", console=console, transient=True)]
-    rescored = asyncio.run(_score_all(reward_manager(settings.reward), records, judged))
+    rescored = asyncio.run(_score_all(reward_manager(settings), records, judged))
     lines = [orjson.dumps(one) + b"\n" for one in rescored]
     (run / RESCORED_FILE).write_bytes(b"".join(lines))
     console.print(_change(rescored))

@@ -45,7 +45,7 @@ def runner_settings(settings: Settings) -> RunnerSettings:
         max_retries=agent.max_retries,
         retry_backoff_seconds=agent.retry_backoff_seconds,
         score_from=settings.reward.score_from,
-        has_custom_reward=settings.reward.custom_reward_function.path is not None,
+        has_custom_reward=settings.reward.is_own,
         deterministic=settings.trainer.deterministic,
         debug=settings.trainer.debug,
     )

@@ -93,9 +93,13 @@ class RowChecks:
     def rewards(self, reward: RewardManager, scores: Mapping[str, bool]) -> None:
         """Every data source that a function scores has one, and a ground truth in each row."""
         rewards = self._settings.reward
-        if rewards.custom_reward_function.path is not None or not hasattr(reward, "check"):
+        if rewards.custom_reward_function.path is not None:
             return
-        by_function = rewards.score_from == "function"
+        if reward.asks_environment:
+            for _, environment in self._survey.data_sources:
+                if not scores.get(environment, True):
+                    self._problems.attempt(partial(_refuse_silent_environment, environment))
+        by_function = rewards.score_from == "function" or bool(rewards.components)
         judged = {
             source
             for source, environment in self._survey.data_sources
@@ -129,6 +133,14 @@ def _refuse_unused_tools(loops: Sequence[AgentLoopSpec]) -> None:
             f"tools are configured (multi_turn.tool_config_path, multi_turn.function_tool_path), but {names} calls "
             "none and no row names another agent loop; set agent.default_agent_loop=tool_agent, or no tools"
         )
+
+
+def _refuse_silent_environment(environment: str) -> None:
+    who = f"environment {environment!r}, which defines no `score`" if environment else "no environment"
+    raise SettingsError(
+        f"reward.components: a component of kind environment needs an environment's score, but rows have {who}; set "
+        "agent.environment to one that scores, or leave the component out"
+    )
 
 
 def _refuse_missing_truth(source: str, row: Row) -> None:

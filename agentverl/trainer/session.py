@@ -7,9 +7,9 @@ from pathlib import Path
 
 from agentverl import blocking, plugins
 from agentverl.errors import RunFolderError
+from agentverl.loop_thread import LoopThread
 from agentverl.protocol.data_proto import DataProto
 from agentverl.rollout.episode import EpisodeResult, Group
-from agentverl.rollout.loop_thread import LoopThread
 from agentverl.rollout.parts import EpisodeParts
 from agentverl.rollout.rollouts import Rollouts
 from agentverl.rollout.runner import EpisodeRunner
@@ -88,7 +88,12 @@ class Session:
         self.thread.run(runner.setup())
         closing.callback(lambda: self.thread.run(runner.teardown(), 30.0))
         self.rollouts = Rollouts(
-            runner, router, rollouts_settings(settings), on_trajectory=self._note, thread=self.thread
+            runner,
+            router,
+            rollouts_settings(settings),
+            on_trajectory=self._note,
+            thread=self.thread,
+            judging=runner.defer_judging(),
         )
         closing.callback(self.rollouts.close)
 

@@ -11,6 +11,7 @@ from agentverl.errors import BoundaryError, DeadlineError, InfrastructureError, 
 from agentverl.rewards.base import RewardInput
 from agentverl.rewards.naive import NaiveRewardManager
 from agentverl.rewards.scorer import as_result
+from agentverl.settings.reward import RewardSettings
 from agentverl.trajectory import AgentLoopOutput
 
 MODULE = """
@@ -81,7 +82,7 @@ def file(tmp_path: Path) -> str:
 
 
 def manager(file: str, name: str = "compute_score", **settings: Any) -> NaiveRewardManager:
-    return NaiveRewardManager(custom_reward_function={"path": file, "name": name}, **settings)
+    return NaiveRewardManager(RewardSettings(custom_reward_function={"path": file, "name": name}, **settings))
 
 
 async def test_calls_the_configured_function(file: str) -> None:
@@ -171,7 +172,8 @@ async def test_without_a_function_the_data_source_decides() -> None:
     ("section", "error", "said"),
     [
         ({"path": "nowhere.py"}, SettingsError, "path: nowhere.py is not a file"),
-        ({"path": "no_such_module"}, PluginError, "does not import"),
+        ({"path": "no_such.module"}, PluginError, "does not import"),
+        ({"path": "gsm8"}, PluginError, "no rewards plugin named 'gsm8'; did you mean 'gsm8k'"),
         ({"path": "FILE", "name": "compute_scores"}, PluginError, "has no attribute 'compute_scores'; it has compute_"),
         ({"path": "FILE", "name": "number"}, PluginError, "is int; expected compute_score"),
         ({"path": "FILE", "name": "wrong_signature"}, PluginError, "lacks the parameter 'data_source'"),
@@ -180,8 +182,9 @@ async def test_without_a_function_the_data_source_decides() -> None:
 )
 def test_a_wrong_function_is_refused_at_the_start(file: str, section: Any, error: type[Exception], said: str) -> None:
     section = {key: file if value == "FILE" else value for key, value in section.items()}
+    arguments = section.pop("reward_kwargs", {})
     with pytest.raises(error, match=said):
-        NaiveRewardManager(custom_reward_function=section)
+        NaiveRewardManager(RewardSettings(custom_reward_function=section, reward_kwargs=arguments))
 
 
 @pytest.mark.parametrize("value", [1, True, 0.5, np.float32(0.5), np.int64(1), np.array(0.5), {"score": np.float64(1)}])

@@ -13,8 +13,8 @@ from agentverl import blocking
 from agentverl.data.chat_template import ChatTemplate
 from agentverl.deadlines import bounded, left_behind
 from agentverl.errors import TrainingStoppedError
+from agentverl.loop_thread import LoopThread
 from agentverl.rollout.episode import Episode, EpisodeResult
-from agentverl.rollout.loop_thread import LoopThread
 from tests.rollout.test_rollouts import Stub, playing, rows
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from agentverl.data.chat_template import ChatTemplate
 from agentverl.errors import BadInputError, TrainingStoppedError
+from agentverl.loop_thread import LoopThread
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure
 from agentverl.rollout.groups import GroupPolicy
-from agentverl.rollout.loop_thread import LoopThread
 from agentverl.rollout.replica import RolloutReplica
 from agentverl.rollout.rollouts import OnTrajectory, Rollouts, RolloutsSettings
 from agentverl.rollout.router import Lease, LeastLoadedRouter

@@ -59,8 +59,8 @@ FROM_FILES = (
     "ref.log_prob_use_dynamic_bsz=true",
     "ref.log_prob_max_token_len_per_gpu=2000",
     "reward.reward_manager.source=importlib",
-    "reward.reward_manager.module.path=agentverl.rewards.naive",
-    "reward.reward_manager.module.name=NaiveRewardManager",
+    "reward.reward_manager.module.path=agentverl.rewards.rate_limited",
+    "reward.reward_manager.module.name=RateLimitedRewardManager",
 )
 FINE_TUNING = (
     "model.path=nano",

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from agentverl.deadlines import left_behind
-from agentverl.rollout.stall_watch import StallWatch
+from agentverl.stall_watch import StallWatch
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,129 @@
+"""A component that a sequence classifier scores: a server with vLLM's `/classify`, or a folder in this process."""
+
+import json
+import math
+import os
+from functools import cached_property
+from typing import Any
+
+import aiohttp
+from pydantic import Field, model_validator
+
+from agentverl import blocking
+from agentverl.errors import BoundaryError, SettingsError
+from agentverl.rewards.base import RewardInput, RewardResult
+from agentverl.rewards.components.base import ComponentContext, RewardComponent
+from agentverl.rewards.endpoint import Endpoint, EndpointError, EndpointSettings
+
+
+class RewardModelSettings(EndpointSettings):
+    """Either `base_url` and `model`, or `model_path`."""
+
+    base_url: str = ""
+    """A server with vLLM's `/classify`, such as `http://127.0.0.1:8001`."""
+    model: str = ""
+    """The name under which it serves the model."""
+    model_path: str | None = None
+    """A Hugging Face folder, served in this process."""
+    tokenizer_path: str | None = None
+    """The folder whose chat template renders the conversation for a server; without it `role: text` lines are sent."""
+    class_index: int = Field(0, ge=0)
+    """The class whose number is the score."""
+    use_activation: bool = False
+    """Whether the score is a probability, or the raw output that reward models are trained on."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "RewardModelSettings":
+        served = bool(self.base_url)
+        if served == (self.model_path is not None):
+            raise ValueError("either base_url (with model) or model_path must be set")
+        if served and not self.model:
+            raise ValueError("base_url needs model, the name under which the server has it")
+        if self.model_path is not None and self.tokenizer_path is not None:
+            raise ValueError("tokenizer_path has no effect with model_path, whose folder holds one")
+        return self
+
+
+class RewardModel(RewardComponent[RewardModelSettings]):
+    """The output of one class over the whole conversation.
+
+    Raises:
+        ModelFolderError, SettingsError: the folder cannot be used, or the key's variable is not set.
+    """
+
+    Settings = RewardModelSettings
+
+    def __init__(self, name: str, settings: RewardModelSettings, context: ComponentContext) -> None:
+        super().__init__(name, settings, context)
+        self._endpoint = Endpoint(f"reward model {name}", settings)
+        self._session: aiohttp.ClientSession | None = None
+        variable = settings.api_key_variable
+        if variable is not None and variable not in os.environ:
+            raise SettingsError(f"reward.components: {name} takes its key from {variable}, which is not set")
+        for path in (settings.model_path, settings.tokenizer_path):
+            if path is not None and not os.path.isdir(os.path.expanduser(path)):
+                raise SettingsError(f"reward.components: {name} names {path}, which is no folder")
+
+    @cached_property
+    def _classifier(self) -> Any:
+        from agentverl.rewards.classifier import Classifier  # torch, in the process that scores
+
+        return Classifier(os.path.expanduser(str(self.settings.model_path)))
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        if self.settings.tokenizer_path is None:
+            return None
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(os.path.expanduser(self.settings.tokenizer_path))
+
+    async def score(self, judged: RewardInput) -> RewardResult:
+        values = await (self._here(judged) if self.settings.model_path is not None else self._served(judged))
+        if self.settings.class_index >= len(values):
+            raise BoundaryError(
+                f"class_index={self.settings.class_index}, but the reward model has {len(values)} classes", "reward"
+            )
+        value = float(values[self.settings.class_index])
+        if not math.isfinite(value):
+            raise BoundaryError(f"the reward model gave {value}", "reward")
+        return RewardResult(score=value)
+
+    async def _here(self, judged: RewardInput) -> list[float]:
+        from agentverl.rewards.classifier import conversation_text, probabilities
+
+        classifier = await blocking.call(lambda: self._classifier)
+        logits: list[float] = await classifier.logits(conversation_text(judged.messages, classifier.tokenizer))
+        return probabilities(logits) if self.settings.use_activation else logits
+
+    async def _served(self, judged: RewardInput) -> list[float]:
+        from agentverl.rewards.classifier import conversation_text
+
+        tokenizer = await blocking.call(lambda: self._tokenizer)
+        text = conversation_text(judged.messages, tokenizer)
+        return await self._endpoint.ask(lambda: self._request(text), len(text) // 4)
+
+    async def _request(self, text: str) -> list[float]:
+        if self._session is None:
+            variable = self.settings.api_key_variable
+            headers = {"Authorization": f"Bearer {os.environ[variable]}"} if variable else {}
+            self._session = aiohttp.ClientSession(headers=headers)
+        url = f"{self.settings.base_url.rstrip('/')}/classify"
+        body = {"model": self.settings.model, "input": text, "use_activation": self.settings.use_activation}
+        try:
+            async with self._session.post(url, json=body) as response:
+                answer = await response.text()
+        except aiohttp.ClientError as error:
+            raise EndpointError(f"{type(error).__name__}: {error}", passes=True) from error
+        if response.status != 200:
+            passes = response.status == 429 or response.status >= 500
+            raise EndpointError(f"status {response.status}: {answer[:200]}", passes=passes)
+        try:
+            values: list[float] = json.loads(answer)["data"][0]["probs"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise EndpointError(f"no `data[0].probs` in {answer[:200]!r}", passes=False) from error
+        return values
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()

@@ -1,0 +1,110 @@
+"""A sequence classifier as a component: behind vLLM's `/classify`, served by our own server, and in this process."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+from agentverl.errors import BoundaryError, InfrastructureError, ModelFolderError, SettingsError
+from agentverl.rewards.classifier import Classifier, probabilities
+from agentverl.rewards.classifier_server import classifier_app
+from agentverl.rewards.naive import NaiveRewardManager
+from agentverl.settings.reward import RewardSettings
+from tests.rewards.conftest import MakeManager, answer_of
+from tests.rewards.services import serving
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier with random weights and two classes."""
+    path = tmp_path_factory.mktemp("classifier")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "user", "assistant", ":", "what", "is", "2", "+", "4", "5", "?"]
+    (path / "vocab.txt").write_text("\n".join(words))
+    BertTokenizerFast(str(path / "vocab.txt"), model_max_length=64).save_pretrained(path)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        num_labels=2,
+    )
+    BertForSequenceClassification(config).save_pretrained(path)
+    return path
+
+
+def part(**settings: Any) -> list[dict[str, Any]]:
+    return [{"name": "preference", "kind": "reward_model", "settings": settings}]
+
+
+async def test_a_served_classifier_scores_as_the_same_one_in_process(folder: Path, make_manager: MakeManager) -> None:
+    here = make_manager(components=part(model_path=str(folder), class_index=1))
+    async with serving(classifier_app(Classifier(folder), "m")) as url:
+        there = make_manager(components=part(base_url=url, model="m", tokenizer_path=str(folder), class_index=1))
+        likely = make_manager(components=part(base_url=url, model="m", class_index=1, use_activation=True))
+        for text in ("4", "5", "4 " * 500):
+            local = await here.score(answer_of(text))
+            remote = await there.score(answer_of(text))
+            assert local.score == pytest.approx(remote.score, abs=1e-5)
+            assert 0 < (await likely.score(answer_of(text))).score < 1
+    assert local.components == {"preference": local.score}
+
+
+async def test_what_comes_together_is_scored_together(folder: Path) -> None:
+    classifier = Classifier(folder, max_batch=4)
+    alone = [classifier.score([text])[0] for text in ("4", "what is 5", "2 + 2 ?")]
+    together = await asyncio.gather(*(classifier.logits(text) for text in ("4", "what is 5", "2 + 2 ?")))
+    for one, other in zip(alone, together, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_probabilities_are_those_of_the_classes() -> None:
+    assert probabilities([0.0]) == [0.5]
+    assert sum(probabilities([1.0, 2.0, 3.0])) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "said"),
+    [
+        ({"data": []}, InfrastructureError, "no `data.0..probs`"),
+        ({"data": [{"probs": [1.0]}]}, BoundaryError, "class_index=1, but the reward model has 1 classes"),
+        ({"data": [{"probs": [0.0, float("nan")]}]}, BoundaryError, "the reward model gave nan"),
+    ],
+)
+async def test_an_answer_in_another_form_is_a_failure(
+    answer: Any, error: type[Exception], said: str, make_manager: MakeManager
+) -> None:
+    async def classify(request: web.Request) -> web.Response:
+        return web.json_response(answer)
+
+    app = web.Application()
+    app.add_routes([web.post("/classify", classify)])
+    async with serving(app) as url:
+        manager = make_manager(components=part(base_url=url, model="m", class_index=1))
+        with pytest.raises(error, match=said):
+            await manager.score(answer_of())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "either base_url .with model. or model_path"),
+        ({"base_url": "http://h"}, "base_url needs model"),
+        ({"model_path": "/nowhere"}, "which is no folder"),
+        ({"base_url": "http://h", "model": "m", "model_path": "/x"}, "either base_url"),
+        ({"model_path": "/", "tokenizer_path": "/"}, "has no effect with model_path"),
+        ({"base_url": "http://h", "model": "m", "api_key_variable": "NO_SUCH_KEY"}, "NO_SUCH_KEY, which is not set"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        NaiveRewardManager(RewardSettings.model_validate({"components": part(**settings)}))
+
+
+def test_a_folder_without_a_classifier_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFolderError, match="holds no sequence classifier"):
+        Classifier(tmp_path)
