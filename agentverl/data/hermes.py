@@ -4,13 +4,14 @@ import json
 import re
 from typing import Any, NoReturn
 
-from agentverl.data.tool_parsers import ParsedReply, ToolParser
+from agentverl.data.tool_parsers import ParsedReply, Region, ToolParser
 from agentverl.messages import ToolCall
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _THINK, _THOUGHT = "<think>", "</think>"
 _mark = re.compile(f"{_THINK}|{_OPEN}")
 _space = re.compile(r"\s*")
+_arguments_key = re.compile(r'"arguments"\s*:\s*')
 _EXPECTED = 'expected {"name": ..., "arguments": {...}}'
 
 
@@ -40,6 +41,30 @@ class HermesToolParser(ToolParser):
         said.append(text[position:])
         reasoning = "\n".join(thought.strip() for thought in thoughts) if thoughts else None
         return ParsedReply("".join(said).strip(), reasoning, calls)
+
+    def regions(self, text: str) -> list[Region]:
+        position = _end_of_opened_reasoning(text)
+        found = [Region("reasoning", 0, position)] if position else []
+        while (mark := _mark.search(text, position)) is not None:
+            start = mark.start()
+            if mark.group() == _THINK:
+                closing = text.find(_THOUGHT, start)
+                position = len(text) if closing < 0 else closing + len(_THOUGHT)
+                found.append(Region("reasoning", start, position))
+            else:
+                _, position = _read_call(text, start, False)
+                found.append(Region("call_syntax", start, position))
+                found += _arguments(text, start, position)
+        return found
+
+
+def _arguments(text: str, start: int, stop: int) -> list[Region]:
+    """Where the arguments of the call `text[start:stop]` stand; up to its end where their JSON is broken."""
+    key = _arguments_key.search(text, start, stop)
+    if key is None:
+        return []
+    decoded = _decode(text, key.end())
+    return [Region("arguments", key.end(), stop if isinstance(decoded, str) else min(decoded[1], stop))]
 
 
 def _end_of_opened_reasoning(text: str) -> int:

@@ -2,10 +2,22 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import Literal
 
 from agentverl.errors import PluginError
 from agentverl.messages import ToolCall
 from agentverl.plugins import find
+
+RegionKind = Literal["reasoning", "call_syntax", "arguments"]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """`text[start:stop]` of a turn that is no part of its answer."""
+
+    kind: RegionKind
+    start: int
+    stop: int
 
 
 @dataclass(slots=True)
@@ -30,6 +42,13 @@ class ToolParser(ABC):
         `text` includes the marks of calls and reasoning but not the token that ended the turn. `cut` says that the
         turn ended because its budget was spent. A call inside reasoning is no call.
         """
+
+    def regions(self, text: str) -> list[Region]:
+        """Reasoning, calls and, within calls, their arguments, in order; later ones stand inside earlier ones.
+
+        Statistics of tokens are told apart by it. A parser that does not write it takes all text for an answer.
+        """
+        return []
 
 
 def load_tool_parser(name: str) -> ToolParser:

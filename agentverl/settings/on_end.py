@@ -18,12 +18,15 @@ class EndSettings(Section):
 
 
 _TRAINED = EndSettings()
+_CUT = (Termination.RESPONSE_LENGTH, Termination.CONTEXT_LENGTH)
 _LEFT_OUT = EndSettings(loss=False, baseline=False)
 
 
 class OnEndSettings(Section):
     """One entry a termination; those of errors may also be written `error:model`."""
 
+    mask_truncated: bool = False
+    """Take the loss off trajectories that a length cut short, DAPO's overlong filtering; their scores count still."""
     answered: EndSettings = _TRAINED
     finished: EndSettings = _TRAINED
     max_turns: EndSettings = _TRAINED
@@ -48,10 +51,16 @@ class OnEndSettings(Section):
         merged: dict[str, object] = {}
         for key, value in values.items():
             name = key.replace(":", "_") if isinstance(key, str) else key
-            field = cls.model_fields.get(name)
-            merged[name] = {**field.default.model_dump(), **value} if field and isinstance(value, dict) else value
+            default = cls.model_fields[name].default if name in cls.model_fields else None
+            if isinstance(default, EndSettings) and isinstance(value, dict):
+                merged[name] = {**default.model_dump(), **value}
+            else:
+                merged[name] = value
         return merged
 
     def policies(self) -> dict[str, EndSettings]:
         """By the termination's own name, such as `error:tool`."""
-        return {end.value: getattr(self, end.value.replace(":", "_")) for end in Termination}
+        policies: dict[str, EndSettings] = {end.value: self[end.value.replace(":", "_")] for end in Termination}
+        for end in _CUT if self.mask_truncated else ():
+            policies[end.value] = policies[end.value].model_copy(update={"loss": False})
+        return policies

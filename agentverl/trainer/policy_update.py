@@ -14,6 +14,7 @@ from agentverl.trainer.credit import apply_end_policies, apply_void_turns, group
 from agentverl.trainer.optimiser_steps import StepPlan
 from agentverl.trainer.policy_filtration import filtered
 from agentverl.trainer.stopwatch import Stopwatch
+from agentverl.trainer.token_classes import TokenClasses
 
 
 class PolicyWorkers(Protocol):
@@ -34,10 +35,18 @@ class CriticWorkers(Protocol):
 class PolicyUpdate:
     """One step's update; keeps the KL coefficient, which may adapt from step to step."""
 
-    def __init__(self, settings: Settings, workers: PolicyWorkers, critic: CriticWorkers | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        workers: PolicyWorkers,
+        critic: CriticWorkers | None = None,
+        token_classes: TokenClasses | None = None,
+    ) -> None:
         self._settings = settings
         self._workers = workers
         self._critic = critic
+        actor = settings.actor_rollout_ref.actor
+        self._token_classes = token_classes if actor.calculate_entropy or actor.entropy_coeff != 0 else None
         self._policies = settings.actor_rollout_ref.rollout.on_end.policies()
         self.asked = asked_for(settings.algorithm.adv_estimator)
         self.kl_controller = get_kl_controller(settings.algorithm.kl_ctrl)
@@ -51,6 +60,8 @@ class PolicyUpdate:
         algorithm = self._settings.algorithm
         apply_end_policies(batch, self._policies)
         metrics = {"training/void_turns": apply_void_turns(batch, algorithm.void_turns)}
+        if self._token_classes is not None:
+            batch.batch["token_class"] = self._token_classes.column(batch)
         self._log_probs(batch, watch)
         if self._critic is not None:
             with watch.phase("values"):

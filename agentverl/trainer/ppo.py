@@ -36,6 +36,7 @@ from agentverl.trainer.session import OptimiserSteps, Session
 from agentverl.trainer.state import TrainerState
 from agentverl.trainer.stopwatch import Stopwatch
 from agentverl.trainer.summary import Summary, ValidationPoint
+from agentverl.trainer.token_classes import TokenClasses
 from agentverl.trainer.validation import validate
 
 
@@ -92,7 +93,8 @@ class PPOTrainer:
             trains=True,
             optimiser_steps=self._optimiser_steps(),
         )
-        self._update = PolicyUpdate(settings, self.session.workers, self.session.critic)
+        classes = TokenClasses(prepared.tokenizer, prepared.parser)
+        self._update = PolicyUpdate(settings, self.session.workers, self.session.critic, classes)
         filters = settings.algorithm.filter_groups
         self._schedule = SynchronousSchedule(
             self.session.rollouts,

@@ -27,6 +27,7 @@ from agentverl.workers.engine_settings import (
     optimizer_settings,
     resolve_device,
 )
+from agentverl.workers.entropy_classes import with_entropy_by_class
 from agentverl.workers.losses import loss_weight, ppo_loss
 from agentverl.workers.offloading import on_device
 from agentverl.workers.replicas import make_replica, replica_spec
@@ -200,7 +201,7 @@ class ActorRolloutRefWorker(Worker):
         with on_device(self.actor, config.fsdp_config, optimizer=True):
             metrics = self.actor.train_batch(
                 without_silent_rows(config, data.select(non_tensor_batch_keys=[])),
-                partial(ppo_loss, config, correction=self.run.correction),
+                with_entropy_by_class(partial(ppo_loss, config, correction=self.run.correction)),
                 calculate_entropy=config.calculate_entropy or config.entropy_coeff != 0,
             )
             metrics["lr"] = self.actor.lr_scheduler_step()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 from agentverl.settings.algorithm import AlgorithmSettings
-from agentverl.settings.on_end import EndSettings
+from agentverl.settings.on_end import EndSettings, OnEndSettings
 from agentverl.trainer.advantages import assign_advantages
 from agentverl.trainer.credit import apply_end_policies, apply_void_turns, group_index
 
@@ -70,3 +70,31 @@ def test_an_ending_can_replace_the_score_take_off_the_loss_or_leave_the_group() 
     assert [row.tolist() for row in batch.batch["response_mask"].unbind()] == [[1, 1, 0], [1, 1, 0], [0, 0, 0]]
     groups = group_index(batch, policies)
     assert groups[0] == groups[1] != groups[2]
+
+
+def test_void_turns_lose_their_loss_but_not_what_was_earned() -> None:
+    def batch() -> DataProto:
+        made = batch_of(
+            [
+                ("p", "a", 0, [0.0, 0.0, 0.0, 0.5], [1, 1, 0, 1], "answered"),
+                ("p", "b", 0, [0.0, 1.0], [1, 1], "answered"),
+            ]
+        )
+        made.non_tensor_batch["void_spans"] = np.array([[(3, 4)], []], dtype=object)
+        return made
+
+    kept, turn, trajectory = batch(), batch(), batch()
+    assert apply_void_turns(kept, "train") == 0.5
+    assert kept.batch["response_mask"][0].tolist() == [1, 1, 0, 1]
+    apply_void_turns(turn, "mask_turn")
+    assert turn.batch["response_mask"][0].tolist() == [1, 1, 0, 0]
+    assert turn.batch["token_level_scores"][0].tolist() == [0.0, 0.5, 0.0, 0.0]
+    apply_void_turns(trajectory, "mask_trajectory")
+    assert [row.tolist() for row in trajectory.batch["response_mask"].unbind()] == [[0, 0, 0, 0], [1, 1]]
+
+
+def test_truncation_masking_takes_the_loss_off_cut_trajectories_and_keeps_their_scores() -> None:
+    policies = OnEndSettings.model_validate({"mask_truncated": True, "context_length": {"score": -1.0}}).policies()
+    assert policies["response_length"] == EndSettings(loss=False)
+    assert policies["context_length"] == EndSettings(score=-1.0, loss=False)
+    assert policies["answered"] == EndSettings()
