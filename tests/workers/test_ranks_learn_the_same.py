@@ -164,7 +164,7 @@ def learnt_by_the_local_launcher() -> Learnt:
     group = LocalWorkerGroup(WorkerClass(ActorRolloutRefWorker, (CONFIG, policy_run())))
     group.init_model()
     learnt = OneRank(group, 0, 1).learn()
-    learnt.weights = dict(group.workers[0].actor.get_per_tensor_param())  # type: ignore[attr-defined]
+    learnt.weights = dict(group.workers[0].actor.get_per_tensor_param())
     return learnt
 
 
