@@ -1,7 +1,9 @@
 """Losses of micro-batches against losses of whole batches written out."""
 
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from agentverl.protocol.columns import Columns
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 from agentverl.settings.actor import ActorSettings
+from agentverl.settings.rollout_correction import RolloutCorrectionSettings
 from agentverl.workers.losses import loss_weight, ppo_loss, sft_loss
 
 LENGTHS = [4, 7, 0, 3]
@@ -79,23 +82,59 @@ def test_without_old_log_probs_the_ratio_is_one_and_its_gradient_that_of_the_pol
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"])
-def test_losses_and_metrics_of_micro_batches_add_up(mode: str) -> None:
+@pytest.mark.parametrize("loss_mode", ["vanilla", "gspo", "sapo", "geo_mean"])
+def test_losses_and_metrics_of_micro_batches_add_up(mode: str, loss_mode: str) -> None:
+    config = ActorSettings.model_validate(
+        {"calculate_entropy": True, "loss_agg_mode": mode, "policy_loss": {"loss_mode": loss_mode}}
+    )
     data, output = batch()
-    data.batch["loss_weight"] = loss_weight(data, mode)
-    loss_of = partial(ppo_loss, ActorSettings(calculate_entropy=True))
+    data.batch["loss_weight"] = loss_weight(data, config.weight_mode)
+    assert_parts_add_up(partial(ppo_loss, config), data, output)
+
+
+def test_in_bypass_mode_the_losses_of_micro_batches_add_up_and_rejected_tokens_stay_counted() -> None:
+    data, output = batch()
+    correction = RolloutCorrectionSettings(
+        bypass_mode=True,
+        loss_type="reinforce",
+        rollout_is="token",
+        rollout_is_threshold="1.5",
+        rollout_rs="token_k1",
+        rollout_rs_threshold="0.5_2.0",
+    )
+    loss_of = partial(ppo_loss, ActorSettings(), correction=correction)
+    found = assert_parts_add_up(loss_of, data, output, metrics=False)
+    mask, old, advantages, weight = (
+        data.batch.ragged(name).to_padded() for name in ("response_mask", "old_log_probs", "advantages", "loss_weight")
+    )
+    ratio = torch.exp(output.log_probs.detach() - old)
+    kept = mask * (ratio >= 0.5) * (ratio <= 2)
+    assert 0 < kept.sum() < mask.sum()
+    expected = -(weight * kept * advantages * ratio.clamp(max=1.5) * output.log_probs.detach()).sum()
+    assert found["actor/pg_loss"] == pytest.approx(float(expected), rel=1e-5)
+    rejected = 1 - float(kept.sum() / mask.sum())
+    assert found["rollout_corr/rollout_rs_masked_fraction"] == pytest.approx(rejected)
+
+
+def assert_parts_add_up(
+    loss_of: Callable[..., tuple[torch.Tensor, Any]], data: DataProto, output: ModelOutput, *, metrics: bool = True
+) -> dict[str, float]:
+    """Losses, and metrics unless told otherwise; the metrics of the whole."""
     whole, parts = MetricAccumulator(), MetricAccumulator()
-    loss, metrics = loss_of(output, data)
-    whole.add(metrics)
+    loss, of_whole = loss_of(output, data)
+    whole.add(of_whole)
     total = torch.zeros(())
     for rows in ([3, 0], [1], [2]):
         width = max(LENGTHS[row] for row in rows)
         assert output.entropy is not None
         part = ModelOutput(output.log_probs[rows, :width], output.entropy[rows, :width])
-        part_loss, metrics = loss_of(part, data.select_idxs(rows))
-        parts.add(metrics)
+        part_loss, of_part = loss_of(part, data.select_idxs(rows))
+        parts.add(of_part)
         total = total + part_loss
     assert float(total.detach()) == pytest.approx(float(loss.detach()), rel=1e-5)
-    assert parts.result() == pytest.approx(whole.result(), rel=1e-5)
+    if metrics:
+        assert parts.result() == pytest.approx(whole.result(), rel=1e-5)
+    return whole.result()
 
 
 def test_a_split_trajectory_weighs_as_much_as_a_whole_one() -> None:
