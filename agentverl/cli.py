@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from agentverl import freed_memory
 from agentverl.errors import AgentverlError, BadInputError
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ def doctor() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process: 2 bad input, 1 failure, 75 to be requeued, 130 Ctrl-C."""
+    freed_memory.keep()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -7,16 +7,18 @@ from typing import Any
 
 from turns import serve
 
+from agentverl import freed_memory
 from agentverl.settings.compose import compose
 from agentverl.trainer.ppo import PPOTrainer
 
 MODEL, ROWS, PROMPTS, MICRO_BATCH, DTYPE = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+RECOMPUTES = sys.argv[6] == "recomputing"
 SAMPLES, NEW_TOKENS = 8, 64
 
 RECIPE = f"""
 model:
   path: {MODEL}
-  enable_gradient_checkpointing: false
+  enable_gradient_checkpointing: {RECOMPUTES}
 data:
   train_files: {ROWS}
   train_batch_size: {PROMPTS}
@@ -49,6 +51,7 @@ trainer:
 
 
 def main() -> None:
+    freed_memory.keep()  # as `agentverl train` does
     with tempfile.TemporaryDirectory() as folder:
         recipe = Path(folder) / "recipe.yaml"
         recipe.write_text(RECIPE)

@@ -10,7 +10,7 @@ from trl import GRPOConfig, GRPOTrainer
 from turns import answer, commands
 
 MODEL, ROWS, PROMPTS, MICRO_BATCH = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-RECOMPUTES = sys.argv[5] == "recomputing"
+RECOMPUTES = sys.argv[6] == "recomputing"
 COMPLETIONS, SAMPLES, NEW_TOKENS = PROMPTS * 8, 8, 64
 
 

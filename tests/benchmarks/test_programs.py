@@ -32,7 +32,16 @@ def test_our_side_of_the_step_says_how_long_each_stage_took(tmp_path: Path) -> N
     tiny_model = importlib.import_module("tiny_model")
     model, rows = tiny_model.build(tmp_path / "model"), tiny_model.write_rows(tmp_path / "rows.jsonl", 4)
     done = subprocess.run(
-        [sys.executable, BENCHMARKS / "sides" / "agentverl_grpo.py", str(model), str(rows), "1", "8", "float32"],
+        [
+            sys.executable,
+            BENCHMARKS / "sides" / "agentverl_grpo.py",
+            str(model),
+            str(rows),
+            "1",
+            "8",
+            "float32",
+            "keeping",
+        ],
         input="turn\nend\n",
         capture_output=True,
         text=True,

@@ -8,7 +8,6 @@ import torch
 
 from agentverl.engines.base import CHECKPOINT_CONTENTS, BaseEngine, Content, LossFunction, ModelOutput
 from agentverl.engines.fsdp import checkpoint
-from agentverl.engines.fsdp.freed_pages import keep_freed_pages
 from agentverl.engines.fsdp.optimization import Optimization
 from agentverl.engines.fsdp.packed_batch import PackedBatch, forward_lengths
 from agentverl.engines.fsdp.packed_loading import load_packed_model
@@ -45,8 +44,6 @@ class FSDPEngine(BaseEngine):
         self._optimization: Optimization | None = None
 
     def initialize(self) -> None:
-        if self.settings.device == "cpu":
-            keep_freed_pages()
         if world_size() > 1 or self.settings.sharding.offload_policy:
             self._ranks = Ranks.join(self.settings.device, self.settings.sharding)
         packed_model = self._packed_model = load_packed_model(self.settings, self._ranks)
@@ -101,6 +98,7 @@ class FSDPEngine(BaseEngine):
         metrics = self.forward_backward_batch(data, loss_function, calculate_entropy=calculate_entropy)
         metrics["grad_norm"] = self.optimizer_step()
         metrics["skipped_steps"] = float(self.optimization.skipped_steps - skipped_before)
+        self.optimizer_zero_grad()  # the rollout that follows has better use for their memory
         return metrics
 
     def infer_batch(

@@ -6,7 +6,7 @@ import torch
 
 CHUNK_BYTES = 8 * 2**20
 """Float32 logits worked on at once: small enough for a cache, and for the allocator to hand the block out again."""
-MIN_CHUNK_TOKENS = 512
+MIN_CHUNK_TOKENS = 256
 """Fewer tokens would read the output embedding too often."""
 
 

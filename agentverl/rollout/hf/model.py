@@ -4,7 +4,7 @@ import copy
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,6 @@ class ServedModel:
     dtype: torch.dtype
     device: torch.device
     cache_argument: str
-    spare: dict[str, torch.Tensor] = field(default_factory=dict)
-    """Memory of the weights before these, where the next set is copied to: fresh pages cost more than the copy."""
 
     def forward(self, step: Step, pool: KVPool) -> torch.Tensor:
         """Logits (S, V; float32) of the rows that the step samples; the pool then holds the step's keys and values."""
@@ -67,8 +65,7 @@ class ServedModel:
         return {name: buffer for name, buffer in self.model.named_buffers() if name in saved}
 
     def to(self, device: torch.device | str) -> None:
-        """Move the weights; spare memory is given back."""
-        self.spare.clear()
+        """Move the weights."""
         self.model.to(device)
 
 

@@ -31,8 +31,7 @@ def stage(model: ServedModel, weights: Iterable[tuple[str, torch.Tensor]]) -> di
                 f"new weights hold {name!r} of shape {tuple(tensor.shape)}, expected {tuple(target.shape)}; "
                 "the old ones keep serving"
             )
-        spare = model.spare.pop(name, None)
-        staged[name] = (torch.empty_like(target.data) if spare is None else spare).copy_(tensor.detach())
+        staged[name] = torch.empty_like(target.data).copy_(tensor.detach())
     _require_complete(model, staged)
     return staged
 
@@ -53,7 +52,5 @@ def apply(model: ServedModel, staged: dict[str, torch.Tensor]) -> None:
     """Put a staged set in place; it must not be used afterwards."""
     targets = {**model.buffers(), **model.parameters()}
     for name, tensor in staged.items():
-        old = targets[name].data
         # The model may have left its device, or come back to it, since the tensor was copied.
-        targets[name].data = tensor.to(old.device)
-        model.spare[name] = old
+        targets[name].data = tensor.to(targets[name].device)
