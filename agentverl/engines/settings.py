@@ -91,7 +91,7 @@ class EngineSettings:
     enable_gradient_checkpointing: bool = False
     train_micro_batch: MicroBatchSettings = field(default_factory=MicroBatchSettings)
     infer_micro_batch: MicroBatchSettings = field(default_factory=MicroBatchSettings)
-    kept_logits_bytes: int = 256 * 2**20
+    kept_logits_bytes: int = 64 * 2**20
     """Logits of a micro-batch are kept for its backward pass up to this size, and computed again beyond it."""
     override_config: dict[str, Any] = field(default_factory=dict)
     """Replaces entries of the folder's `config.json`."""
