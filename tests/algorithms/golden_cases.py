@@ -1,8 +1,12 @@
-"""Cases that verl 0.9.1 answered on CPU in float32: how they are read, asked and compared."""
+"""959 cases that verl 0.9.1 answered on CPU in float32: how they are read, asked and compared.
+
+`data/golden.json` lists them, `data/golden.npz` holds their arrays, those of one shape and type in one stack. A case
+has `id`, `function`, `kwargs`, `inputs` (argument to array) and `outputs` (numbers, arrays or metrics), or an `error`.
+"""
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,26 @@ from torch import Tensor
 import agentverl.algorithms
 
 DATA = Path(__file__).parent / "data"
-ACTOR: dict[str, Any] = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0}
+ACTOR: dict[str, Any] = {
+    "clip_ratio": 0.2,
+    "clip_ratio_low": 0.2,
+    "clip_ratio_high": 0.2,
+    "clip_ratio_c": 3.0,
+    "tau_pos": 1.0,
+    "tau_neg": 1.05,
+    "global_batch_info": {},
+}
+POLICY_LOSS: dict[str, Any] = {
+    "clip_cov_ratio": 2e-4,
+    "clip_cov_lb": 1.0,
+    "clip_cov_ub": 5.0,
+    "kl_cov_ratio": 2e-4,
+    "ppo_kl_coef": 0.1,
+    "dro_beta": None,
+}
+GDPO = ("gdpo_reward_keys", "gdpo_reward_weights")
+WITHOUT_CONFIG = {"compute_policy_loss_reinforce"}
+TENSORS_IN_KWARGS = {"loss_mat", "loss_mask", "values", "mask"}
 GRADIENTS = {
     "grad_log_prob": "log_prob",
     "grad_vpreds": "vpreds",
@@ -30,32 +53,62 @@ class ItemsAsAttributes(dict[str, Any]):
 
 
 @cache
-def arrays() -> dict[str, np.ndarray]:
+def golden() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((DATA / "golden.json").read_text())
+    return loaded
+
+
+@cache
+def stacks() -> dict[str, np.ndarray]:
     with np.load(DATA / "golden.npz") as file:
         return dict(file)
 
 
 def cases() -> list[dict[str, Any]]:
-    loaded: list[dict[str, Any]] = json.loads((DATA / "golden.json").read_text())
-    return loaded
+    found: list[dict[str, Any]] = golden()["cases"]
+    return found
 
 
-def arguments(case: dict[str, Any]) -> dict[str, Any]:
+def function(case: Mapping[str, Any]) -> Callable[..., Any]:
+    """Ours of the same name."""
+    found: Callable[..., Any] = getattr(agentverl.algorithms, case["function"])
+    return found
+
+
+def array(reference: str) -> np.ndarray:
+    stack, _, number = reference.rpartition("/")
+    chosen: np.ndarray = stacks()[stack][int(number)]
+    return chosen
+
+
+def arguments(case: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs as tensors (those that a gradient is known of require one) and the keywords."""
     wanted = {GRADIENTS[name] for name in case.get("outputs", {}) if name in GRADIENTS}
     given: dict[str, Any] = {}
-    for name, key in case["inputs"].items():
-        array = arrays()[key]
-        given[name] = array if array.dtype.kind == "U" else torch.from_numpy(array.copy())
+    for name, reference in case["inputs"].items():
+        values = array(reference)
+        given[name] = values if values.dtype.kind == "U" else torch.from_numpy(values.copy())
         if name in wanted:
             given[name].requires_grad_()
-    keywords: dict[str, Any] = dict(case["kwargs"])
-    for keyword, value in keywords.items():
-        keywords[keyword] = as_tensor(value) if isinstance(value, list) else value
-    if case["function"].startswith("compute_policy_loss"):
-        policy_loss = ItemsAsAttributes(keywords.pop("policy_loss"))
-        keywords["config"] = ItemsAsAttributes(ACTOR | keywords.pop("actor") | {"policy_loss": policy_loss})
-    return given | keywords
+    for keyword, value in case["kwargs"].items():
+        given[keyword] = as_tensor(value) if keyword in TENSORS_IN_KWARGS else value
+    if case["function"].startswith("compute_policy_loss") and case["function"] not in WITHOUT_CONFIG:
+        policy_loss = POLICY_LOSS | given.pop("policy_loss")
+        if "rollout_correction" in policy_loss:
+            policy_loss["rollout_correction"] = ItemsAsAttributes(policy_loss["rollout_correction"])
+        given["config"] = ItemsAsAttributes(
+            ACTOR | given.pop("actor") | {"policy_loss": ItemsAsAttributes(policy_loss)}
+        )
+    elif "gdpo_reward_keys" in given:
+        given["config"] = ItemsAsAttributes({name: given.pop(name) for name in GDPO})
+        prompts = torch.zeros(len(given["index"]), given.pop("prompt_length"))
+        given["batch"] = {"prompts": prompts, "attention_mask": given.pop("attention_mask")}
+        given["non_tensor_batch"] = {name: given.pop(name).numpy() for name in given["config"].gdpo_reward_keys}
+    elif "config" in given:
+        given["config"] = ItemsAsAttributes(given["config"])
+    if "index" in given:
+        given["singleton"] = "raw"
+    return given
 
 
 def as_tensor(values: list[Any]) -> Tensor:
@@ -63,15 +116,14 @@ def as_tensor(values: list[Any]) -> Tensor:
     return torch.from_numpy(np.array(values, dtype=object).astype(np.float32))
 
 
-def answer(case: dict[str, Any]) -> dict[str, Any]:
+def answer(case: Mapping[str, Any]) -> dict[str, Any]:
     """What our function of the case's name returns, under the names of its outputs, gradients included."""
     given = arguments(case)
-    function: Callable[..., Any] = getattr(agentverl.algorithms, case["function"])
-    if case["function"] == "compute_grpo_outcome_advantage" or "vectorized" in case["function"]:
-        given["singleton"] = "raw"
-    returned = function(**given)
+    torch.manual_seed(0)
+    returned = function(case)(**given)
+    known = [one for one in (returned if isinstance(returned, tuple) else (returned,)) if one is not None]
     names = [name for name in case["outputs"] if name not in GRADIENTS]
-    answers = dict(zip(names, returned if isinstance(returned, tuple) else (returned,), strict=True))
+    answers = dict(zip(names, known, strict=True))
     for name, argument in GRADIENTS.items():
         if name in case["outputs"]:
             (answers[name],) = torch.autograd.grad(answers[names[0]].sum(), given[argument])
@@ -80,10 +132,11 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
 
 def expected(value: Any) -> Any:
     """The stored output: an array, a dict of metrics or a number."""
-    if isinstance(value, str) and value.startswith("npz:"):
-        return arrays()[value.removeprefix("npz:")]
+    if isinstance(value, str) and value.startswith("array:"):
+        return array(value.removeprefix("array:"))
     if isinstance(value, dict):
-        return {name: expected(inner) for name, inner in value.items()}
+        names = golden()["metric_names"][value["names"]]
+        return {name: float(number) for name, number in zip(names, value["values"], strict=True)}
     return float(value)
 
 
@@ -92,8 +145,8 @@ def assert_close(ours: Any, theirs: Any, where: np.ndarray | None = None) -> Non
     if isinstance(theirs, dict):
         assert ours.keys() == theirs.keys()
         for name, value in theirs.items():
-            assert math.isclose(ours[name], value, rel_tol=1e-5, abs_tol=1e-6), name
+            assert math.isclose(ours[name], value, rel_tol=1e-5, abs_tol=1e-6), (name, ours[name], value)
         return
-    array = ours.detach().numpy() if isinstance(ours, Tensor) else np.asarray(ours)
-    chosen = np.ones(array.shape, dtype=bool) if where is None else where
-    np.testing.assert_allclose(array[chosen], np.asarray(theirs)[chosen], rtol=1e-5, atol=1e-6)
+    found = ours.detach().numpy() if isinstance(ours, Tensor) else np.asarray(ours)
+    chosen = np.ones(found.shape, dtype=bool) if where is None else where
+    np.testing.assert_allclose(found[chosen], np.asarray(theirs)[chosen], rtol=1e-5, atol=1e-6)
