@@ -1,5 +1,7 @@
 """Which scorer judges a data source, when no reward function is configured."""
 
+import asyncio
+import inspect
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -15,9 +17,19 @@ SCORERS = {
     "math": "math_verify",
     "aime*": "math_verify",
     "numina_*": "math_verify",
+    "codecontests": "code",
+    "apps": "code",
+    "codeforces": "code",
+    "taco": "code",
+    "hiyouga/geometry3k": "geometry3k",
+    "searchR1_*": "search_r1",
     "reasoning_gym/*": "reasoning_gym",
 }
 """verl's data sources (patterns allowed) and the plugin of kind `rewards` that scores each."""
+
+_COMPARING = frozenset(
+    {"gsm8k", "math_verify", "exact_match", "fuzzy_match", "multiple_choice", "code", "geometry3k", "search_r1"}
+)
 
 
 def scorer_name(data_source: str) -> str:
@@ -39,7 +51,7 @@ def scorer_name(data_source: str) -> str:
 
 def compares_with_truth(data_source: str) -> bool:
     """Whether the scorer of a data source is one of the shipped ones that need a ground truth."""
-    return scorer_name(data_source) in ("gsm8k", "math_verify")
+    return scorer_name(data_source) in _COMPARING
 
 
 def default_compute_score(
@@ -51,5 +63,6 @@ def default_compute_score(
 ) -> float | dict[str, Any]:
     """Score with the scorer of the data source, in this thread and without a deadline: for scripts and notebooks."""
     scorer = plugins.find("rewards", scorer_name(data_source))
-    score: float | dict[str, Any] = scorer(data_source, solution_str, ground_truth, extra_info, **kwargs)
+    value = scorer(data_source, solution_str, ground_truth, extra_info, **kwargs)
+    score: float | dict[str, Any] = asyncio.run(value) if inspect.iscoroutine(value) else value
     return score

@@ -22,6 +22,9 @@ class Sandbox(ABC):
     be created) is raised as an InfrastructureError with boundary "sandbox"; anything else is an ExecResult.
     """
 
+    python: str = "python3"
+    """The command of the Python interpreter inside."""
+
     @abstractmethod
     async def exec(self, command: str, *, timeout_seconds: float, stdin: str | None = None) -> ExecResult:
         """Run a shell command to its end, or to its timeout."""

@@ -1,5 +1,6 @@
 """The keys of a schema by their full dotted path: what they are, how they may be spelt short, which is nearest."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -66,8 +67,22 @@ def _walk(section: type[Section], prefix: str) -> Iterator[Key]:
             yield from _walk(key.section, f"{key.path}.")
 
 
+def entry_of(root: type[Section], path: str) -> tuple[type[Section], str] | None:
+    """Where a path leads into an entry of a list of sections (`reward.components.0.weight`): its class, the rest."""
+    match = re.fullmatch(r"(.+?)\.\d+\.(.+)", path)
+    key = keys(root).get(match[1]) if match else None
+    if match is None or key is None:
+        return None
+    lists = [get_args(kind) for kind in alternatives(key.annotation) if get_origin(kind) is list]
+    sections = [kind for (kind,) in lists if isinstance(kind, type) and issubclass(kind, Section)]
+    return (sections[0], match[2]) if sections else None
+
+
 def find(root: type[Section], path: str) -> Key | None:
     """The key at a path, or the open one above it."""
+    entry = entry_of(root, path)
+    if entry is not None:
+        return find(*entry)
     known = keys(root)
     if path in known:
         return known[path]

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from agentverl.errors import SettingsError
-from agentverl.settings.keys import find, keys, nearest
+from agentverl.settings.keys import entry_of, find, keys, nearest
 from agentverl.settings.section import Section
 from agentverl.settings.trees import leaves
 
@@ -45,6 +45,9 @@ def refuse(problems: Sequence[str]) -> None:
 
 def unknown_key(path: str, root: type[Section]) -> str:
     """The problem of a key that the schema does not have."""
+    entry = entry_of(root, path)
+    if entry is not None:
+        return f"{path.removesuffix(entry[1])}{unknown_key(entry[1], entry[0])}"
     near = nearest(root, path)
     section = path.rpartition(".")[0]
     there = [key.path.rpartition(".")[2] for key in keys(root).values() if key.path.rpartition(".")[0] == section]
