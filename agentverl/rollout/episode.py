@@ -50,6 +50,7 @@ class EpisodeResult:
     termination: Termination = Termination.ANSWERED
     score: float | None = None
     components: dict[str, Any] = field(default_factory=dict)
+    environment_score: float | None = None
     failure: Failure | None = None
     seconds: float = 0.0
     attempts: int = 1

@@ -62,6 +62,7 @@ class Scoring:
             scored = await attempted(lambda: self._ask_environment(stage), "environment", result, settings)
             if scored is None:
                 return
+            result.environment_score = scored.score
         if judges:
             result.to_judge = RewardInput.of(stage.row, result.outputs, self._decode)
             result.to_judge.environment = scored

@@ -102,6 +102,8 @@ class RewardSettings(Section):
         limits = (self.max_concurrent, self.max_rpm, self.max_tpm)
         if self.reward_manager.name == "rate_limited" and limits == (None, None, None):
             raise ValueError("a limit for the manager rate_limited: max_rpm, max_tpm or max_concurrent")
+        if self.components and self.reward_kwargs and not self.manager_is("dapo"):
+            raise ValueError("no reward_kwargs beside components, each of which has settings of its own")
         if self.components and self.custom_reward_function.path is not None:
             raise ValueError(
                 "either components or custom_reward_function.path; a function is also a component: "

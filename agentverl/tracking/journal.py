@@ -37,6 +37,8 @@ class TrajectoryRecord:
     termination: str = ""
     reward: float | None = None
     reward_components: Mapping[str, Any] = field(default_factory=dict)
+    environment_score: float | None = None
+    """What the environment's own `score` gave, where it was asked."""
     error: str | None = None
     """Why it failed; it then has no reward."""
     data_source: str = ""

@@ -21,6 +21,7 @@ def record_of(result: EpisodeResult, step: int) -> TrajectoryRecord:
         termination=str(result.termination),
         reward=result.score,
         reward_components=result.components,
+        environment_score=result.environment_score,
         error=None if failure is None else f"{failure.boundary}: {failure.message}",
         data_source=str(row.get("data_source", "")),
         ground_truth=(row.get("reward_model") or {}).get("ground_truth"),

@@ -1,8 +1,9 @@
 """`agentverl rescore`: another reward over the trajectories of a stored run."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.progress import track
 from rich.table import Table
 
 from agentverl.errors import BoundaryError, RunFolderError
-from agentverl.rewards.base import RewardInput, RewardManager
+from agentverl.rewards.base import RewardInput, RewardManager, RewardResult, outcome
 from agentverl.settings.root import Settings
 from agentverl.tracking.journal import read_journal
 from agentverl.trainer.preparation import reward_manager, template_of
@@ -31,6 +32,8 @@ class Rescored:
     split: str
     before: float | None
     after: float | None
+    components: dict[str, Any] = field(default_factory=dict)
+    """What the other reward reported beside its score."""
     reason: str = ""
 
 
@@ -52,9 +55,11 @@ def rescore(run: Path, settings: Settings, console: Console | None = None) -> li
 
     judged = [_judged(record, decode) for record in track(records, "reading", console=console, transient=True)]
     rescored = asyncio.run(_score_all(reward_manager(settings), records, judged))
-    lines = [orjson.dumps(one) + b"\n" for one in rescored]
+    lines = [orjson.dumps(one, default=str) + b"\n" for one in rescored]
     (run / RESCORED_FILE).write_bytes(b"".join(lines))
     console.print(_change(rescored))
+    if (components := _components(rescored)) is not None:
+        console.print(components)
     if reasons := sorted({one.reason for one in rescored if one.reason}):
         console.print(f"Without a score, for instance: {reasons[0]}", soft_wrap=True)
     console.print(f"Each trajectory: {run / RESCORED_FILE}")
@@ -67,39 +72,87 @@ def _judged(record: dict[str, Any], decode: Any) -> RewardInput:
         "reward_model": {"ground_truth": record["ground_truth"]},
         "extra_info": record["extra_info"],
     }
-    return RewardInput.of(row, [AgentLoopOutput.model_validate(output) for output in record["outputs"]], decode)
+    judged = RewardInput.of(row, [AgentLoopOutput.model_validate(output) for output in record["outputs"]], decode)
+    if (score := record.get("environment_score")) is not None:
+        judged.environment = RewardResult(score=score)
+    return judged
 
 
 async def _score_all(
     manager: RewardManager, records: Sequence[dict[str, Any]], judged: Sequence[RewardInput]
 ) -> list[Rescored]:
+    """Those of one prompt and step together, so that managers which compare them can."""
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for number, record in enumerate(records):
+        alone = None if manager.scores_groups else number
+        groups[record["uid"], record["step"], record["split"], alone].append(number)
     slots = asyncio.Semaphore(_AT_ONCE)
+    verdicts: dict[int, RewardResult | BoundaryError] = {}
 
-    async def one(record: dict[str, Any], given: RewardInput) -> Rescored:
-        after, reason = None, ""
+    async def judge(members: list[int]) -> None:
+        given = [judged[number] for number in members]
         async with slots:
-            try:
-                after = (await manager.score(given)).score
-            except BoundaryError as error:
-                reason = str(error)
-        return Rescored(record["trajectory_id"], record["step"], record["split"], record["reward"], after, reason)
+            if manager.scores_groups:
+                found = await _group_outcome(manager, given)
+            else:
+                found = [await outcome(manager.score(given[0]))]
+        verdicts.update(zip(members, found, strict=True))
 
     try:
-        return await asyncio.gather(*(one(record, given) for record, given in zip(records, judged, strict=True)))
+        await asyncio.gather(*(judge(members) for members in groups.values()))
     finally:
         await manager.close()
+    return [_rescored(record, verdicts[number]) for number, record in enumerate(records)]
+
+
+async def _group_outcome(
+    manager: RewardManager, group: Sequence[RewardInput]
+) -> Sequence[RewardResult | BoundaryError]:
+    """What a manager says of a group; its failure as that of each."""
+    try:
+        return await manager.score_group(group)
+    except BoundaryError as error:
+        return [error] * len(group)
+
+
+def _rescored(record: dict[str, Any], verdict: RewardResult | BoundaryError) -> Rescored:
+    base = {key: record[key] for key in ("trajectory_id", "step", "split")}
+    if isinstance(verdict, BoundaryError):
+        return Rescored(**base, before=record["reward"], after=None, reason=str(verdict))
+    return Rescored(**base, before=record["reward"], after=verdict.score, components=verdict.components)
 
 
 def _change(rescored: Sequence[Rescored]) -> Table:
-    table = Table(title="Mean score", title_justify="left", box=None, header_style="dim")
-    for column in ("split", "trajectories", "before", "after", "changed", "without score"):
-        table.add_column(column, justify="left" if column == "split" else "right")
+    table = _table("Mean score", "split", "trajectories", "before", "after", "changed", "without score")
     for split in sorted({one.split for one in rescored}):
         members = [one for one in rescored if one.split == split]
         both = [(one.before, one.after) for one in members if one.before is not None and one.after is not None]
-        before = sum(pair[0] for pair in both) / len(both) if both else 0.0
-        after = sum(pair[1] for pair in both) / len(both) if both else 0.0
         changed = sum(abs(old - new) > 1e-9 for old, new in both)
         without = sum(one.after is None for one in members)
+        before, after = _mean([old for old, _ in both]), _mean([new for _, new in both])
         table.add_row(split, str(len(members)), f"{before:.3f}", f"{after:.3f}", str(changed), str(without))
     return table
+
+
+def _components(rescored: Sequence[Rescored]) -> Table | None:
+    """The means of what the other reward reports, over those that have it; None where that is nothing."""
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for one in rescored:
+        for name, value in one.components.items():
+            if isinstance(value, int | float):
+                values[one.split, name].append(float(value))
+    table = _table("Mean of each component", "split", "component", "trajectories", "mean")
+    for (split, name), listed in sorted(values.items()):
+        table.add_row(split, name, str(len(listed)), f"{_mean(listed):.3f}")
+    return table if values else None
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, header_style="dim")
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("split", "component") else "right")
+    return table
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -56,6 +56,18 @@ def test_rollout_writes_trajectories_and_rescore_judges_them_again(capsys: pytes
             ]
             assert one["after"] >= len(said[-1])
     assert "no score for this one" in capsys.readouterr().out
+    parts = (
+        "{name: world,kind: environment},{name: brief,weight: 0.5,settings: {function: length,maximum: 5,falloff: 5}}"
+    )
+    batch = "reward.reward_manager.name=batch"
+    assert run(["rescore", str(folder), f"reward.components=[{parts}]", batch]) == 0
+    for line in (folder / "rescored.jsonl").read_bytes().splitlines():
+        one = orjson.loads(line)
+        assert one["components"]["world"] == records[one["trajectory_id"]]["reward"]
+        assert one["after"] == one["before"] + 0.5 * one["components"]["brief"]
+    shown = capsys.readouterr().out
+    assert "Mean of each component" in shown
+    assert "brief" in shown
 
 
 def test_a_second_measurement_gets_a_folder_of_its_own() -> None:
