@@ -327,11 +327,6 @@ RULES: tuple[Rule[Settings], ...] = (
         ("trainer.resume_from_path",),
     ),
     Rule(
-        lambda s: bool(s.reward.components) and not s.reward.manager_is("dapo"),
-        "reward.components name their functions and arguments",
-        ("reward.reward_kwargs*",),
-    ),
-    Rule(
         lambda s: not s.reward.manager_is("rate_limited"),
         "reward.reward_manager.name is not rate_limited (a judge has limits of its own in its settings)",
         ("reward.max_concurrent", "reward.max_rpm", "reward.max_tpm", "reward.estimated_tokens_per_request"),
