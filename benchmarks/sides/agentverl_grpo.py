@@ -8,8 +8,6 @@ from typing import Any
 from turns import serve
 
 from agentverl import freed_memory
-from agentverl.settings.compose import compose
-from agentverl.trainer.ppo import PPOTrainer
 
 MODEL, ROWS, PROMPTS, MICRO_BATCH, DTYPE = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
 RECOMPUTES = sys.argv[6] == "recomputing"
@@ -51,7 +49,10 @@ trainer:
 
 
 def main() -> None:
-    freed_memory.keep()  # as `agentverl train` does
+    freed_memory.keep()  # before what starts threads is imported, as `agentverl train` does
+    from agentverl.settings.compose import compose
+    from agentverl.trainer.ppo import PPOTrainer
+
     with tempfile.TemporaryDirectory() as folder:
         recipe = Path(folder) / "recipe.yaml"
         recipe.write_text(RECIPE)

@@ -120,11 +120,13 @@ def _grad_logits(
 ) -> torch.Tensor:
     """The gradient of logits / temperature (n, V), from the slopes (n, 1) of log-probability and entropy.
 
+    Overwrites `log_softmax`.
+
     With p the distribution, y the label and H the entropy: d log p(y) / dz = onehot(y) - p; dH / dz = -p (log p + H).
     """
     slope, entropy_slope = slopes
     if entropy_slope is None:
-        gradient = log_softmax.exp().mul_(-slope)
+        gradient = log_softmax.exp_().mul_(-slope)
     else:
         gradient = log_softmax.add(entropy).mul_(entropy_slope).add_(slope).mul_(log_softmax.exp()).neg_()
     return gradient.scatter_add_(1, labels, slope)
