@@ -195,4 +195,4 @@ def _as_row(row: Tensor | np.ndarray | Sequence[Any], dtype: torch.dtype | None)
 
 
 def _restore(values: tuple[np.ndarray, str], offsets: np.ndarray) -> Ragged:
-    return Ragged(from_numpy(values), torch.from_numpy(offsets))
+    return Ragged(from_numpy(values), from_numpy((offsets, "int64")))

@@ -30,6 +30,8 @@ def check_sft(settings: SFTSettings) -> list[str]:
     """The problems of fine-tuning's settings, one line each."""
     data, trainer = settings.data, settings.trainer
     found = list(_one_device(trainer.launcher, trainer.nnodes, trainer.n_gpus_per_node))
+    if trainer.launcher == "ray":
+        found.append("trainer.launcher=ray: fine-tuning runs in one process; set trainer.launcher=local")
     found += _deterministic(trainer.deterministic, trainer.device)
     if settings.model.path is None:
         found.append(_MODEL_PATH)
@@ -117,6 +119,7 @@ def _missing(key: str, paths: list[str]) -> list[str]:
 
 def _placement(s: Settings) -> Iterator[str]:
     yield from _one_device(s.trainer.launcher, s.trainer.nnodes, s.trainer.n_gpus_per_node)
+    yield from _processes(s)
     roles = s.actor_rollout_ref
     for key, fsdp in (("actor", roles.actor.fsdp_config), ("ref", roles.ref.fsdp_config)):
         if fsdp.model_dtype == "bfloat16" and fsdp.dtype == "float32":
@@ -130,11 +133,20 @@ def _deterministic(wanted: bool, device: str) -> Iterator[str]:
 
 
 def _one_device(launcher: str, nnodes: int, n_gpus_per_node: int) -> Iterator[str]:
-    if launcher == "ray":
-        yield "trainer.launcher=ray: this version has only the local launcher, one process; set trainer.launcher=local"
     for key, count in (("nnodes", nnodes), ("n_gpus_per_node", n_gpus_per_node)):
         if count > 1 and launcher == "local":
-            yield f"trainer.{key}={count}: trainer.launcher=local trains in one process on one device; set it to 1"
+            yield (
+                f"trainer.{key}={count}: trainer.launcher=local trains in one process on one device; set it to 1, or "
+                "trainer.launcher=ray"
+            )
+
+
+def _processes(s: Settings) -> Iterator[str]:
+    if s.trainer.launcher == "ray" and s.trainer.debug:
+        yield "trainer.debug=true wants one process, in which breakpoints hold; set trainer.launcher=local"
+    ports = s.trainer.master_port_range
+    if ports is not None and ports[0] > ports[1]:
+        yield f"trainer.master_port_range={list(ports)}: the first port is above the last"
 
 
 def _lengths(s: Settings) -> Iterator[str]:

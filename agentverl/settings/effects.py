@@ -287,11 +287,17 @@ RULES: tuple[Rule[Settings], ...] = (
         ("*.param_offload", "*.optimizer_offload"),
         True,
     ),
+    Rule(lambda s: True, "the controller's process runs all episodes", (R + "agent.num_workers",), True),
     Rule(
         lambda s: s.trainer.launcher == "local",
-        "trainer.launcher=local runs episodes in its own process",
-        (R + "agent.num_workers",),
+        "trainer.launcher=local starts no Ray",
+        ("ray_kwargs.*", "trainer.master_port_range", "trainer.ray_wait_register_center_timeout"),
         True,
+    ),
+    Rule(
+        lambda s: s.ray_kwargs.ray_init.address is not None,
+        "Ray runs already, at ray_kwargs.ray_init.address",
+        tuple(f"ray_kwargs.ray_init.{name}" for name in ("num_cpus", "include_dashboard", "object_store_memory")),
     ),
     Rule(
         lambda s: s.actor_rollout_ref.rollout.agent.environment is None and not _rows_come_from_files(s),

@@ -6,6 +6,7 @@ from agentverl.settings.critic import CriticSettings
 from agentverl.settings.data import DataSettings
 from agentverl.settings.known_names import WITH_VALUES
 from agentverl.settings.model import ModelSettings
+from agentverl.settings.ray import RaySettings
 from agentverl.settings.reward import RewardSettings
 from agentverl.settings.rollout import RolloutSettings
 from agentverl.settings.section import Section
@@ -40,6 +41,7 @@ class Settings(Section):
     algorithm: AlgorithmSettings = AlgorithmSettings()
     reward: RewardSettings = RewardSettings()
     trainer: TrainerSettings = TrainerSettings()
+    ray_kwargs: RaySettings = RaySettings()
 
     @property
     def validates(self) -> bool:

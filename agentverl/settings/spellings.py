@@ -32,6 +32,7 @@ RENAMED: Mapping[str, str] = {
     A + "fsdp_config.full_determinism": "trainer.deterministic",
     "critic.optim.warmup_style": "critic.optim.lr_scheduler_type",
     "critic.optim.clip_grad": "critic.grad_clip",
+    "ray_init.num_cpus": "ray_kwargs.ray_init.num_cpus",
 }
 """Accepted under the other name."""
 
@@ -257,9 +258,7 @@ FOREIGN: tuple[Foreign, ...] = (
     *_refused(
         "a logger sees every step: trainer.logger=[console,package.module:Class]", "trainer.checkpoint_callback_class"
     ),
-    *_habit(
-        "trainer.launcher=local starts no Ray", "trainer.ray_wait_register_center_timeout", "ray_kwargs.*", "ray_init.*"
-    ),
+    *_refused("`ray timeline` writes it", "ray_kwargs.timeline_json_file", harmless=(None,)),
     *_habit(_TRANSFER, "transfer_queue.*"),
     *_refused("distillation comes with a later version", "distillation.enabled"),
     *_habit("it belongs to distillation, which is off", "distillation.*"),

@@ -1,11 +1,13 @@
 """`trainer.*`: the run: how long, where to, and what is kept of it."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from agentverl.settings.section import Name, Names, Section
+
+Port = Annotated[int, Field(ge=1024, le=65535)]
 
 
 class TrainerSettings(Section):
@@ -14,7 +16,7 @@ class TrainerSettings(Section):
     seed: int = 0
     """All other seeds are derived from it."""
     launcher: Literal["local", "ray"] = "local"
-    """Which processes the run has; this version knows only `local`, one process."""
+    """Which processes the run has: `local` one, `ray` a controller, and one of each role on each device."""
     deterministic: bool = False
     """On a CPU: equal to the last bit, also after resuming, in all but time and memory."""
     debug: bool = False
@@ -33,7 +35,11 @@ class TrainerSettings(Section):
     logger: Names = ["console", "file"]
     nnodes: int = Field(1, gt=0)
     n_gpus_per_node: int = Field(1, gt=0)
-    """Devices a machine; a CPU counts as one."""
+    """Ranks a machine: on GPUs one a device, on CPUs one a core."""
+    master_port_range: tuple[Port, Port] | None = None
+    """Where ranks find each other: the lowest and the highest port that may be used; null means any free one."""
+    ray_wait_register_center_timeout: float = Field(300.0, gt=0)
+    """Seconds that devices which others hold, and processes that start, are waited for."""
     save_freq: int = Field(-1, ge=-1)
     """Steps from checkpoint to checkpoint; -1 or 0 means one at the end."""
     test_freq: int = Field(-1, ge=-1)

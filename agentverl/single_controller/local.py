@@ -55,7 +55,7 @@ class LocalWorkerGroup(WorkerGroup):
         except Exception as error:
             raise self._reported(rank, method, error) from error.__cause__
 
-    def resident(self, rank: int, name: str, contract: type) -> Any:
+    def resident(self, rank: int, name: str) -> Any:
         return self._run(rank, name, getattr(self.workers[rank], name))
 
     def close(self) -> None:

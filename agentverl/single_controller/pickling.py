@@ -13,12 +13,27 @@ def pickled(roles: dict[str, WorkerClass]) -> bytes:
     Raises:
         PluginError: something in them does not pickle; names it.
     """
+    for role, worker_class in roles.items():
+        name = getattr(worker_class.cls, "__qualname__", repr(worker_class.cls))
+        arguments = {str(number): value for number, value in enumerate(worker_class.args)} | worker_class.kwargs
+        for argument, value in arguments.items():
+            dumps(value, f"{name}: argument {argument}")
+        dumps(worker_class.cls, f"{role} worker class {name}".lstrip())
+    return _dumps(roles)
+
+
+def dumps(value: Any, name: str) -> bytes:
+    """A value for another process.
+
+    Raises:
+        PluginError: it does not pickle; says which part of it, after its name.
+    """
     try:
-        return _dumps(roles)
+        return _dumps(value)
     except Exception as error:
         raise PluginError(
-            f"{_culprit(roles)} cannot be sent to another process: {type(error).__name__}: {error}. Keep locks, files, "
-            "connections and models out of what workers are made with, and open them in the worker"
+            f"{name}{_part(value)} cannot be sent to another process: {type(error).__name__}: {error}. Keep locks, "
+            "files, connections and models out of it, and open them where they are used"
         ) from error
 
 
@@ -27,18 +42,6 @@ def _dumps(value: Any) -> bytes:
 
     data: bytes = cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     return data
-
-
-def _culprit(roles: dict[str, WorkerClass]) -> str:
-    for worker_class in roles.values():
-        name = getattr(worker_class.cls, "__qualname__", repr(worker_class.cls))
-        arguments = {str(number): value for number, value in enumerate(worker_class.args)} | worker_class.kwargs
-        for argument, value in arguments.items():
-            if (part := _part(value)) is not None:
-                return f"{name}: argument {argument}{part}"
-        if _part(worker_class.cls) is not None:
-            return f"worker class {name}"
-    return "a worker class"
 
 
 def _part(value: Any, depth: int = 4) -> str | None:

@@ -47,6 +47,9 @@ class ResourcePool:
         """Places in all."""
         return sum(self.store)
 
+    def release(self) -> None:
+        """Give the places back, where they were reserved; may be called twice."""
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name_prefix}: {self.store})"
 
@@ -56,7 +59,8 @@ class ResourcePoolManager:
 
     Args:
         resource_pool_spec: pools by name.
-        mapping: from roles to the names of their pools, as a dict or as pairs; None: each pool is named after its role.
+        mapping: from roles to the names of their pools, as a dict or as pairs. None: each pool is named after its role.
+            With a single pool, roles that it does not name stand there.
         pool_class: what a pool is made with.
 
     Raises:
@@ -91,15 +95,21 @@ class ResourcePoolManager:
         """The pool of a role.
 
         Raises:
-            ResourceError: the role is mapped to none.
+            ResourceError: the role is mapped to none, and there are several.
         """
-        name = self.mapping.get(_role_name(role))
+        only = next(iter(self.resource_pool_spec)) if len(self.resource_pool_spec) == 1 else None
+        name = self.mapping.get(_role_name(role), only)
         if name is None:
             raise ResourceError(
                 f"role {_role_name(role)} is mapped to no pool; mapped are {', '.join(self.mapping) or 'none'}"
             )
         self.create_resource_pool()
         return self.resource_pool_dict[name]
+
+    def release(self) -> None:
+        """Give the places of all pools back."""
+        for pool in self.resource_pool_dict.values():
+            pool.release()
 
     def get_n_gpus(self) -> int:
         """Places of all pools; of GPUs one each."""

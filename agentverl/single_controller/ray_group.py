@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_type_hints
 
 import ray
 
@@ -135,7 +135,8 @@ class RayWorkerGroup(WorkerGroup):
         call = self._started(rank, method, arguments, returns)
         return await awaited(call, Watch(self._hosts.actors, [call], self._hosts.options))
 
-    def resident(self, rank: int, name: str, contract: type) -> Any:
+    def resident(self, rank: int, name: str) -> Any:
+        contract = get_type_hints(getattr(self.worker_cls, name))["return"]
         return Resident(self._hosts.actors[rank], (self._role, name), contract, self._where(rank, name))
 
     def close(self) -> None:

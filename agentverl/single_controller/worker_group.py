@@ -54,11 +54,10 @@ class WorkerGroup(ABC):
         """A coroutine that runs an async method on one rank; cancelling it cancels the method."""
 
     @abstractmethod
-    def resident(self, rank: int, name: str, contract: type) -> Any:
+    def resident(self, rank: int, name: str) -> Any:
         """What `worker.<name>()` of one rank returns, where it lives: its async methods are awaited there.
 
-        Args:
-            contract: a class that it is an instance of, whose methods and properties may be used.
+        Of another process, the methods and properties of the class may be used that the method is annotated with.
         """
 
     @abstractmethod

@@ -50,6 +50,8 @@ class PPOTrainer:
     def __init__(self, config: Settings) -> None:
         self.settings = config
         self.state = TrainerState()
+        self.interruption = Interruption()
+        """Ends the run after the step that it is in, once it is requested."""
         self._memory = MemoryMeter()
 
     def fit(self) -> Summary:
@@ -59,11 +61,11 @@ class PPOTrainer:
             RequeueError: SIGTERM came; everything is saved.
             TrainingStoppedError: the run cannot go on.
         """
-        with self._memory, Interruption() as interruption:
+        with self._memory, self.interruption:
             try:
                 self.begin()
                 while self.state.step < self.total_steps and not self.settings.trainer.val_only:
-                    if interruption.requested:
+                    if self.interruption.requested:
                         self._requeue()
                     self.train_step()
                 return self._finish()

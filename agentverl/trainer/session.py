@@ -14,13 +14,15 @@ from agentverl.rollout.parts import EpisodeParts
 from agentverl.rollout.rollouts import Rollouts
 from agentverl.rollout.runner import EpisodeRunner
 from agentverl.settings.root import Settings
-from agentverl.single_controller.launcher import start_workers
+from agentverl.single_controller.launcher import Placement
 from agentverl.single_controller.worker import WorkerClass
+from agentverl.single_controller.worker_errors import WorkerError
 from agentverl.single_controller.worker_group import WorkerGroup
 from agentverl.tracking.base import RunInfo, Tracking
 from agentverl.tracking.dumps import dump_samples
 from agentverl.tracking.journal import Journal
 from agentverl.tracking.rendering import trajectory
+from agentverl.trainer.placement import placement_of
 from agentverl.trainer.preparation import Prepared
 from agentverl.trainer.recording import picked, record_of, trained_advantages
 from agentverl.trainer.rollout_settings import rollouts_settings, runner_settings
@@ -44,6 +46,7 @@ class Session:
 
     Args:
         trains: whether the workers also hold the policy's training engine, or only serve.
+        placement: where the workers stand; by the settings, unless it is given.
     """
 
     def __init__(
@@ -54,10 +57,12 @@ class Session:
         *,
         trains: bool = False,
         optimiser_steps: OptimiserSteps | None = None,
+        placement: Placement | None = None,
     ) -> None:
         self.settings = settings
         self.prepared = prepared
         self.folder = folder
+        self._placement = placement or placement_of(settings, folder / "logs")
         self._unwritable: set[Path] = set()
         self.step = 0
         """The step that trajectories are sampled for."""
@@ -73,7 +78,9 @@ class Session:
         blocking.inline = settings.trainer.debug
         self.journal = Journal(self.folder / "journal")
         closing.callback(self.journal.close)
-        self.workers = start_workers(settings.trainer.launcher, self._worker_class(trains, optimiser_steps.actor))
+        self._places = self._placement.open()
+        closing.callback(self._places.close)
+        self.workers = self._places.start("actor_rollout_ref", self._worker_class(trains, optimiser_steps.actor))
         closing.callback(self.workers.close)
         blocking.in_passing_thread(self.workers.init_model)
         if trains and settings.needs_critic:
@@ -82,8 +89,9 @@ class Session:
         self.thread = LoopThread(stall_seconds=None) if settings.trainer.debug else LoopThread()
         closing.callback(self.thread.close)
         self.thread.run(self.workers.start_replica())
-        closing.callback(lambda: self.thread.run(self.workers.stop_replica(), 30.0))
-        router = plugins.find("routers", settings.actor_rollout_ref.rollout.router)([self.workers.replica()])
+        closing.callback(self._stop_servers)
+        servers = [self.workers.resident(rank, "replica") for rank in range(self.workers.world_size)]
+        router = plugins.find("routers", settings.actor_rollout_ref.rollout.router)(servers)
         runner = EpisodeRunner(runner_settings(settings), self._parts())
         self.thread.run(runner.setup())
         closing.callback(lambda: self.thread.run(runner.teardown(), 30.0))
@@ -97,11 +105,17 @@ class Session:
         )
         closing.callback(self.rollouts.close)
 
+    def _stop_servers(self) -> None:
+        try:
+            self.thread.run(self.workers.stop_replica(), 30.0)
+        except WorkerError as error:  # what it broke was reported, and must not be hidden by this
+            logger.warning("rollout servers did not stop by themselves: %s", error)
+
     def _open_critic(self, optimiser_steps: int) -> None:
         settings, roles = self.settings, self.settings.actor_rollout_ref
         critic, model = settings.critic.completed(roles.actor), settings.critic.model.beside(roles.model)
         made = WorkerClass(CriticWorker, (critic, model, settings.trainer.device, optimiser_steps))
-        self.critic = start_workers(settings.trainer.launcher, made)
+        self.critic = self._places.start("critic", made)
         self._closing.callback(self.critic.close)
         blocking.in_passing_thread(self.critic.init_model)
 

@@ -1,10 +1,36 @@
 """`agentverl train`: a whole run, from its folder to the words at its end."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from rich.console import Console
 
 from agentverl.settings.root import Settings
+from agentverl.single_controller.launcher import run_program
+from agentverl.trainer.interruption import Interruption
+from agentverl.trainer.placement import ray_init
 from agentverl.trainer.ppo import PPOTrainer
 from agentverl.trainer.summary import Summary, say_goodbye
+
+
+class TrainingProgram:
+    """A run as a launcher starts it, in this process or in one of its own."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._trainer: PPOTrainer | None = None
+
+    def run(self) -> tuple[Summary, Path]:
+        """All of the run, and its folder."""
+        self._trainer = PPOTrainer(self._settings)
+        summary = self._trainer.fit()
+        return summary, self._trainer.run.path
+
+    def interrupt(self) -> None:
+        """As SIGTERM does: save after the step that runs, and end."""
+        if self._trainer is not None:
+            self._trainer.interruption.requested = True
 
 
 def train(settings: Settings) -> Summary:
@@ -15,8 +41,14 @@ def train(settings: Settings) -> Summary:
         TrainingStoppedError: the run cannot go on.
         RequeueError: SIGTERM came; everything is saved.
     """
-    trainer = PPOTrainer(settings)
-    summary = trainer.fit()
+    program = TrainingProgram(settings)
+    summary, folder = run_program(settings.trainer.launcher, program, ray_init(settings), _interruption())
     quickstart = settings.trainer.experiment_name == "quickstart"
-    say_goodbye(summary, trainer.run.path, quickstart=quickstart, console=Console())
+    say_goodbye(summary, folder, quickstart=quickstart, console=Console())
     return summary
+
+
+@contextmanager
+def _interruption() -> Iterator[Callable[[], bool]]:
+    with Interruption() as interruption:
+        yield lambda: interruption.requested

@@ -32,6 +32,7 @@ from agentverl.workers.losses import loss_weight, ppo_loss
 from agentverl.workers.offloading import on_device
 from agentverl.workers.replicas import make_replica, replica_spec
 from agentverl.workers.silent_rows import without_silent_rows
+from agentverl.workers.training_step import TRAINING_STEP
 from agentverl.workers.weight_update import update_replica
 
 _MODEL_COLUMNS = ("prompts", "responses", "response_mask", "temperature")
@@ -156,9 +157,9 @@ class ActorRolloutRefWorker(Worker):
         if replica is not None:
             await replica.shutdown()
 
-    @register(dispatch_mode=Dispatch.RANK_ZERO)
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     async def update_weights(self, version: int) -> None:
-        """Bring the actor's weights to the rollout server, which serves its old ones until it holds the complete set.
+        """Bring the actor's weights to this rank's server, which serves its old ones until it holds the complete set.
 
         Raises:
             WeightTransferError: the set did not arrive; the server keeps serving the old one.
@@ -188,7 +189,7 @@ class ActorRolloutRefWorker(Worker):
         with on_device(self._reference, self.config.ref.fsdp_config, optimizer=False):
             return self._reference.infer_batch(_model_inputs(data))
 
-    @register(dispatch_mode=Dispatch.RANK_ZERO)
+    @register(dispatch_mode=TRAINING_STEP)
     def update_actor(self, data: DataProto) -> dict[str, float]:
         """One optimiser step on all of `data`, which is one mini-batch; returns metrics under verl's names.
 

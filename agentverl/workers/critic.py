@@ -19,6 +19,7 @@ from agentverl.workers.engine_settings import (
     resolve_device,
 )
 from agentverl.workers.offloading import on_device
+from agentverl.workers.training_step import TRAINING_STEP
 from agentverl.workers.value_loss import value_loss
 
 _MODEL_COLUMNS = ("prompts", "responses", "response_mask")
@@ -79,7 +80,7 @@ class CriticWorker(Worker):
         with on_device(self.engine, self.config.fsdp, optimizer=False):
             return self.engine.infer_batch(data.select([name for name in _MODEL_COLUMNS if name in data.batch], [], []))
 
-    @register(dispatch_mode=Dispatch.RANK_ZERO)
+    @register(dispatch_mode=TRAINING_STEP)
     def update_critic(self, data: DataProto) -> dict[str, float]:
         """One optimiser step on all of `data`, which is one mini-batch; returns metrics under verl's names.
 

@@ -18,7 +18,7 @@ def without_silent_rows(config: ActorSettings, data: DataProto) -> DataProto:
 
     Columns: `advantages`, `loss_weight`, `response_mask`.
     """
-    if not _only_advantages_count(config, data):
+    if not len(data) or not _only_advantages_count(config, data):
         return data
     mask = data.batch.ragged("response_mask")
     weight = data.batch.ragged("loss_weight").values * mask.values

@@ -130,7 +130,21 @@ CASES = [
         "trainer.experiment_name: got",
     ),
     Case("server for GPUs", ["rollout.name=vllm"], "rollout.name=vllm: no such plugin; there are hf"),
-    Case("ray", ["trainer.launcher=ray"], "this version has only the local launcher"),
+    Case(
+        "breakpoints in other processes",
+        ["trainer.launcher=ray", "trainer.debug=true"],
+        "trainer.debug=true wants one process",
+    ),
+    Case(
+        "ports upside down",
+        ["trainer.launcher=ray", "trainer.master_port_range=[3000,2000]"],
+        "the first port is above the last",
+    ),
+    Case(
+        "a cluster that runs, and how to start it",
+        ["trainer.launcher=ray", "ray_kwargs.ray_init.address=auto", "ray_kwargs.ray_init.num_cpus=4"],
+        "Ray runs already, at ray_kwargs.ray_init.address",
+    ),
     Case("eight devices", ["trainer.n_gpus_per_node=8"], "trains in one process on one device; set it to 1"),
     Case("two machines", ["trainer.nnodes=2"], "trainer.nnodes=2: trainer.launcher=local"),
     Case(

@@ -17,7 +17,7 @@ from agentverl.single_controller.ray_group import RayClassWithInitArgs, RayWorke
 from agentverl.single_controller.ray_pools import RayResourcePool, merge_resource_pool, split_resource_pool
 from agentverl.single_controller.worker import Worker, WorkerClass
 from agentverl.single_controller.worker_errors import ResourceError, WorkerClassError, WorkerError
-from tests.single_controller.reporter import Reporter, Server
+from tests.single_controller.reporter import Reporter
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cluster")]
 
@@ -104,7 +104,7 @@ def test_what_a_worker_raises_arrives_with_rank_traceback_and_kind(workers: RayW
 
 
 async def test_what_lives_on_a_worker_is_used_from_here(workers: RayWorkerGroup) -> None:
-    server = workers.resident(1, "server", Server)
+    server = workers.resident(1, "server")
     assert server.served == 0
     assert await server.answer("who") == "11: who"
     assert server.served == 1

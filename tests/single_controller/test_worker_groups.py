@@ -186,7 +186,7 @@ def test_classes_and_launchers_that_cannot_work_are_refused() -> None:
         start_workers("local", WorkerClass(Stranger))  # type: ignore[arg-type]
     with pytest.raises(WorkerClassError, match="at least one worker, got 0"):
         group(0)
-    with pytest.raises(BadInputError, match=r"trainer\.launcher='slurm' does not exist; known: local"):
+    with pytest.raises(BadInputError, match=r"trainer\.launcher='slurm' does not exist; known: local, ray"):
         start_workers("slurm", WorkerClass(Reporter))
     with pytest.raises(WorkerClassError, match="dispatch_mode must be"):
         register("one_to_all")  # type: ignore[arg-type]

@@ -1,0 +1,63 @@
+"""A controller as a Ray actor, so that it runs where the cluster is and ends with whoever started it."""
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+
+from agentverl.single_controller.outcome import Failure, Outcome
+from agentverl.single_controller.pickling import dumps
+from agentverl.single_controller.program import Program
+from agentverl.single_controller.ray_call import RayCall
+
+Result = TypeVar("Result")
+_LOOK_SECONDS = 0.5
+_CALLS_AT_ONCE = 4
+
+
+class TaskRunner:
+    """Runs one program; its working folder is that of the process that started it, where it exists."""
+
+    def __init__(self, pickled: bytes, folder: str) -> None:
+        if Path(folder).is_dir():
+            os.chdir(folder)
+        self._program: Program[Any] = pickle.loads(pickled)
+
+    def run(self) -> Outcome | Failure:
+        """All of the program."""
+        try:
+            return Outcome(self._program.run())
+        except BaseException as error:
+            return Failure.of(error)
+
+    def interrupt(self) -> None:
+        """Ask it to save and end."""
+        self._program.interrupt()
+
+
+def run_in_ray(program: Program[Result], interrupted: Callable[[], bool]) -> Result:
+    """Run a program in an actor of its own and wait for its result.
+
+    Raises:
+        PluginError: the program does not pickle.
+        Exception: what the program raised.
+    """
+    runner = (
+        ray.remote(TaskRunner)
+        .options(name="task-runner", num_cpus=0, max_concurrency=_CALLS_AT_ONCE)
+        .remote(dumps(program, "the program"), str(Path.cwd()))
+    )
+    call = RayCall(runner.run.remote(), "the controller", 0, None)
+    asked = False
+    try:
+        while not ray.wait([call.reference], timeout=_LOOK_SECONDS)[0]:
+            if interrupted() and not asked:
+                asked = True
+                runner.interrupt.remote()
+        result: Result = call.get()
+        return result
+    finally:
+        ray.kill(runner)
