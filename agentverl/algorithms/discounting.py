@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from agentverl.algorithms.masked import zero_masked
+from agentverl.algorithms.outcomes import unmasked
 
 _BLOCK = 64
 """Positions that one pass goes through one after another, for all blocks of a row at once."""
@@ -13,7 +13,7 @@ _ENTRIES = 2**20
 
 def reverse_cumsum(values: Tensor) -> Tensor:
     """(B, T): at each position the sum of the values there and after it."""
-    return values.flip(-1).cumsum(-1).flip(-1)
+    return values.flip(-1).cumsum_(-1).flip(-1)
 
 
 def discounted_sum(values: Tensor, mask: Tensor, factor: float) -> Tensor:
@@ -21,7 +21,7 @@ def discounted_sum(values: Tensor, mask: Tensor, factor: float) -> Tensor:
 
     Masked tokens neither add nor discount: with `factor` 0 each holds the next unmasked value.
     """
-    own = zero_masked(values, mask)
+    own = unmasked(values, mask)
     if factor == 1:
         return reverse_cumsum(own)
     decay = torch.where(mask != 0, factor, 1.0).to(own.dtype)

@@ -56,13 +56,14 @@ def masked_whiten(values: Tensor, mask: Tensor, shift_mean: bool = True) -> Tens
 
     With fewer than two unmasked entries there is no variance: they are centred and not scaled.
     """
-    mean = masked_mean(values, mask)
-    whitened = zero_masked(values - mean, mask)
-    count = mask.expand_as(values).sum()
+    kept, count = mask != 0, mask.expand_as(values).sum()
+    clean = torch.where(kept, values, 0)
+    mean = (clean * mask).sum() / (count + MEAN_EPSILON)
+    whitened = torch.where(kept, clean - mean, 0)
     if count > 1:
-        variance = masked_mean(whitened**2, mask) * count / (count - 1)
+        variance = (whitened**2 * mask).sum() / (count + MEAN_EPSILON) * count / (count - 1)
         whitened = whitened * torch.rsqrt(variance + VARIANCE_EPSILON)
-    return whitened if shift_mean else zero_masked(whitened + mean, mask)
+    return whitened if shift_mean else torch.where(kept, whitened + mean, 0)
 
 
 def get_response_mask(response_id: Tensor, eos_token: int | list[int] = 2, dtype: torch.dtype = torch.int64) -> Tensor:

@@ -14,6 +14,13 @@ def finite_outside_mask(values: Tensor, mask: Tensor) -> Tensor:
     return torch.where((mask != 0) | values.isfinite(), values, 0)
 
 
+def unmasked(values: Tensor, mask: Tensor) -> Tensor:
+    """(B, T): a copy of the values with 0 where they are masked, without a gradient."""
+    if bool(values.sum().isfinite()):
+        return values * mask if mask.dtype == values.dtype else mask.to(values.dtype).mul_(values)
+    return torch.where(mask != 0, values, 0)
+
+
 def outcome_scores(token_level_rewards: Tensor, response_mask: Tensor) -> Tensor:
     """(B) float64: sum of a row's rewards over all positions; those under the mask count where they are finite."""
     scores = token_level_rewards.sum(dim=-1)

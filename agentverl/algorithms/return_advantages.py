@@ -7,8 +7,8 @@ from torch import Tensor
 
 from agentverl.algorithms.discounting import discounted_sum, reverse_cumsum
 from agentverl.algorithms.loss_config import setting
-from agentverl.algorithms.masked import masked_whiten, zero_masked
-from agentverl.algorithms.outcomes import finite_outside_mask
+from agentverl.algorithms.masked import masked_whiten
+from agentverl.algorithms.outcomes import finite_outside_mask, spread, unmasked
 from agentverl.errors import BadInputError
 
 
@@ -69,9 +69,8 @@ def compute_reinforce_plus_plus_outcome_advantage(
     """
     if config is None:
         raise BadInputError("reinforce_plus_plus needs a config with gamma")
-    returns = zero_masked(
-        discounted_sum(token_level_rewards, response_mask, float(setting(config, "gamma"))), response_mask
-    )
+    gamma = float(setting(config, "gamma"))
+    returns = unmasked(discounted_sum(token_level_rewards, response_mask, gamma), response_mask)
     return masked_whiten(returns, response_mask), returns
 
 
@@ -92,5 +91,5 @@ def compute_remax_outcome_advantage(
     Returns:
         advantages and returns G (B, T). On masked positions both are what is earned after them, as in verl.
     """
-    returns = reverse_cumsum(zero_masked(token_level_rewards, response_mask))
-    return returns - reward_baselines[:, None] * response_mask, returns
+    returns = reverse_cumsum(unmasked(token_level_rewards, response_mask))
+    return spread(-reward_baselines, response_mask, returns).add_(returns), returns

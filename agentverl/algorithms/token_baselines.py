@@ -7,7 +7,7 @@ from torch import Tensor
 
 from agentverl.algorithms.discounting import reverse_cumsum
 from agentverl.algorithms.groups import Groups, Index, Singleton, check_singleton
-from agentverl.algorithms.masked import zero_masked
+from agentverl.algorithms.outcomes import unmasked
 
 
 @torch.no_grad()
@@ -51,9 +51,9 @@ def compute_optimal_token_baseline_advantage(
     """
     check_singleton(singleton)
     groups = Groups.of(index, token_level_rewards)
-    returns = reverse_cumsum(zero_masked(token_level_rewards, response_mask))
+    returns = reverse_cumsum(unmasked(token_level_rewards, response_mask))
     energies = _path_energies(response_mask, old_log_probs, sum_pi_squared, rollout_is_weights)
-    baselines = _baselines(returns, energies * response_mask, groups, epsilon)
+    baselines = _baselines(returns, energies.mul_(response_mask), groups, epsilon)
     if handle_zero_tail:
         _clear_tails(baselines, response_mask.sum(dim=-1), groups)
     advantages = _less_baseline(returns, baselines, groups, singleton)
@@ -81,46 +81,48 @@ def compute_multi_turn_optimal_token_baseline_advantage(
     begins after as many unmasked tokens as the second longest sample has.
     """
     check_singleton(singleton)
-    kept = response_mask != 0
-    lengths = kept.sum(dim=-1)
-    filled = lengths > 0
-    returns = reverse_cumsum(zero_masked(token_level_rewards, response_mask))
+    positions = (response_mask != 0).flatten().nonzero().squeeze(1)
+    lengths = (response_mask != 0).sum(dim=-1)
+    returns = reverse_cumsum(unmasked(token_level_rewards, response_mask))
     energies = _path_energies(response_mask, old_log_probs, sum_pi_squared, rollout_is_weights)
     taken = torch.arange(int(lengths.max()) if len(lengths) else 0, device=lengths.device) < lengths[:, None]
     packed_returns, packed_energies = (
-        column.new_zeros(taken.shape).masked_scatter_(taken, column[kept]) for column in (returns, energies)
+        column.new_zeros(taken.shape).masked_scatter_(taken, column.flatten()[positions])
+        for column in (returns, energies)
     )
-    groups = Groups.of(index, token_level_rewards).among(filled)
+    groups = Groups.of(index, token_level_rewards).among(lengths > 0)
     baselines = _baselines(packed_returns, packed_energies, groups, epsilon)
     if handle_zero_tail:
         _clear_tails(baselines, lengths, groups)
     packed = _less_baseline(packed_returns, baselines, groups, singleton)
-    return torch.zeros_like(returns).masked_scatter_(kept, packed[taken]), returns
+    chosen = packed.flatten()[taken.flatten().nonzero().squeeze(1)]
+    return torch.zeros_like(returns).flatten().index_copy_(0, positions, chosen).view_as(returns), returns
 
 
 def _path_energies(mask: Tensor, old_log_probs: Tensor, squares: Tensor, weights: Tensor | None) -> Tensor:
     """(B, T): W_t, the sum of 1 - 2 pi + sum(pi^2) over the unmasked tokens up to t."""
-    energies = 1 - 2 * zero_masked(old_log_probs, mask).exp_() + zero_masked(squares, mask)
+    energies = unmasked(old_log_probs, mask).exp_().mul_(-2).add_(1).add_(unmasked(squares, mask))
     if weights is not None:
-        energies = energies * zero_masked(weights, mask) ** 2
-    return (energies * mask).cumsum(dim=-1)
+        energies.mul_(unmasked(weights, mask).square_())
+    return energies.mul_(mask).cumsum_(dim=-1)
 
 
 def _baselines(returns: Tensor, energies: Tensor, groups: Groups, epsilon: float) -> Tensor:
     """(B, T): sum(G W) / (sum(W) + epsilon) over each column of a row's group."""
-    return (groups.total(returns * energies) / (groups.total(energies) + epsilon))[groups.number]
+    total = groups.total(energies).add_(epsilon)
+    return groups.total(returns * energies).div_(total).index_select(0, groups.number)
 
 
 def _clear_tails(baselines: Tensor, lengths: Tensor, groups: Groups) -> None:
     """No baseline past the second longest row of a group, for the longest."""
-    rows, _, second = groups.best_two(lengths)
-    past = torch.arange(baselines.shape[1], device=baselines.device) >= second[:, None]
-    baselines[rows] = torch.where(past & (lengths[rows] > second)[:, None], 0.0, baselines[rows])
+    rows, longest, second = groups.best_two(lengths)
+    columns = torch.arange(baselines.shape[1], device=baselines.device)
+    baselines[rows] *= (columns < torch.where(longest > second, second, len(columns))[:, None]).to(baselines.dtype)
 
 
 def _less_baseline(returns: Tensor, baselines: Tensor, groups: Groups, singleton: Singleton) -> Tensor:
     """(B, T): G - B; in a group of one 0, or G with `singleton="raw"`."""
-    alone = groups.alone[:, None]
-    if singleton == "raw":
-        return returns - torch.where(alone, 0.0, baselines)
-    return torch.where(alone, 0.0, returns - baselines)
+    alone = groups.alone.nonzero().squeeze(1)
+    advantages = returns - baselines
+    advantages[alone] = returns[alone] if singleton == "raw" else 0.0
+    return advantages

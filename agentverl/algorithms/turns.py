@@ -17,6 +17,8 @@ class Turns:
     """(B, T) int64, from 0; a masked position belongs to the turn before it, or to turn 0."""
     tokens: Tensor
     """(B, K) int64: unmasked tokens; 0 where a row has no such turn."""
+    starts: Tensor
+    """Where the turns that exist begin, row by row, as positions in the flattened (B, T)."""
     mask: Tensor
     """(B, T)."""
 
@@ -29,16 +31,26 @@ class Turns:
         Raises:
             BadInputError: another shape, or numbers that are negative or fall along a row.
         """
+        if turn_index is not None and turn_index.shape != response_mask.shape:
+            raise BadInputError(
+                f"turn_index has the shape {tuple(turn_index.shape)}, the mask {tuple(response_mask.shape)}"
+            )
         kept = response_mask != 0
-        if turn_index is None:
-            begins = kept.clone()
-            begins[:, 1:] &= ~kept[:, :-1]
-            number = (begins.cumsum(dim=1) - 1).clamp(min=0)
-        else:
-            number = _checked(turn_index, kept)
-        count = int(number.max()) + 1 if number.numel() else 0
-        tokens = number.new_zeros(len(number), count).scatter_add_(1, number, kept.long())
-        return cls(number, tokens, response_mask)
+        positions = kept.flatten().nonzero().squeeze(1)
+        per_row = kept.sum(dim=1)
+        row_starts = (per_row.cumsum(0) - per_row)[per_row > 0]
+        steps = _steps(positions, row_starts, turn_index)
+        begins = steps > 0
+        begins[row_starts] = True
+        begins = begins.nonzero().squeeze(1)
+        number = steps.new_zeros(kept.numel()).index_copy_(0, positions, steps).view(kept.shape).cumsum(dim=1)
+        starts = positions[begins]
+        turn = number.flatten()[starts]
+        count = int(turn.max()) + 1 if len(turn) else 0
+        tokens = turn.new_zeros(len(kept), count)
+        lengths = begins.diff(append=begins.new_tensor([len(positions)]))
+        tokens[starts // max(1, kept.shape[1]), turn] = lengths
+        return cls(number, tokens, starts, response_mask)
 
     @property
     def exists(self) -> Tensor:
@@ -48,27 +60,33 @@ class Turns:
     def rewards(self, token_level_rewards: Tensor) -> Tensor:
         """(B, K): the rewards of each turn; one on a masked position, if it is finite, counts for the turn before."""
         finite = finite_outside_mask(token_level_rewards, self.mask)
-        return finite.new_zeros(self.tokens.shape).scatter_add_(1, self.number, finite)
+        per_turn = finite.new_zeros(len(finite), max(1, self.tokens.shape[1])).scatter_add_(1, self.number, finite)
+        return per_turn[:, : self.tokens.shape[1]]
 
     def first(self, values: Tensor) -> Tensor:
         """(B, K): of each turn what stands at its first unmasked token; 0 where there is none."""
-        kept = self.mask != 0
-        # Counted over the whole row, a turn's first token follows as many as all turns before it have.
-        before = self.tokens.cumsum(dim=1) - self.tokens
-        begins = kept & (kept.cumsum(dim=1) - 1 == before.gather(1, self.number))
-        return values.new_zeros(self.tokens.shape).masked_scatter_(self.exists, values[begins])
+        return values.new_zeros(self.tokens.shape).masked_scatter_(self.exists, values.flatten()[self.starts])
 
     def spread(self, per_turn: Tensor, like: Tensor) -> Tensor:
         """(B, T) of the type of `like`: each turn's value (B, K) on its unmasked tokens, 0 elsewhere."""
         dtype = like.dtype if like.is_floating_point() else torch.get_default_dtype()
-        return per_turn.to(dtype).gather(1, self.number) * self.mask.to(dtype)
+        if not per_turn.numel():
+            return torch.zeros(self.mask.shape, dtype=dtype, device=self.mask.device)
+        return per_turn.to(dtype).gather(1, self.number).mul_(self.mask)
 
 
-def _checked(turn_index: Tensor, kept: Tensor) -> Tensor:
-    if turn_index.shape != kept.shape:
-        raise BadInputError(f"turn_index has the shape {tuple(turn_index.shape)}, the mask {tuple(kept.shape)}")
-    numbered = torch.where(kept, turn_index.long(), -1)
-    running = numbered.cummax(dim=1).values if numbered.numel() else numbered
-    if bool((kept & ((numbered < running) | (numbered < 0))).any()):
-        raise BadInputError("turn_index must count the turns of each row from 0 in their order, and it falls or is < 0")
-    return running.clamp(min=0)
+def _steps(positions: Tensor, row_starts: Tensor, turn_index: Tensor | None) -> Tensor:
+    """For each unmasked token by how much its turn's number is above that of the one before it in its row."""
+    if turn_index is None:
+        # Positions that do not follow each other have masked ones between.
+        steps = (positions.diff(prepend=positions[:1]) > 1).long()
+        steps[row_starts] = 0
+        return steps
+    numbers = turn_index.flatten()[positions].long()
+    steps = numbers.diff(prepend=numbers[:1])
+    steps[row_starts] = numbers[row_starts]
+    if bool((steps < 0).any()):
+        raise BadInputError(
+            "turn_index must count the turns of each row from 0 in their order; it falls, or is below 0"
+        )
+    return steps
