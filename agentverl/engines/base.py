@@ -116,8 +116,22 @@ class BaseEngine(ABC):
         """Every parameter once, under its Hugging Face name, as the forward pass uses it."""
 
     @abstractmethod
-    def save_checkpoint(self, path: Path, contents: Sequence[Content] = CHECKPOINT_CONTENTS) -> None:
-        """Write what resuming needs into an existing folder; `hf_model` adds a Hugging Face folder `huggingface`."""
+    def save_checkpoint(
+        self, path: Path, contents: Sequence[Content] = CHECKPOINT_CONTENTS, *, asynchronous: bool = False
+    ) -> None:
+        """Write what resuming needs into an existing folder; `hf_model` adds a Hugging Face folder `huggingface`.
+
+        An asynchronous save returns once its state is copied aside; it is over when `wait_for_checkpoint` returns.
+        """
+
+    @property
+    @abstractmethod
+    def is_saving(self) -> bool:
+        """Whether an asynchronous save is still being written."""
+
+    @abstractmethod
+    def wait_for_checkpoint(self) -> None:
+        """Return once the last asynchronous save is on disk; raises what kept it from that."""
 
     @abstractmethod
     def load_checkpoint(self, path: Path, contents: Sequence[Content] = CHECKPOINT_CONTENTS) -> None:

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 from agentverl.engines.fsdp.engine import FSDPEngine
 from agentverl.engines.settings import EngineSettings, OptimizerSettings
 from agentverl.errors import BadInputError, ModelFolderError, RunFolderError
+from tests.engines.saved import saved_tensors
 from tests.engines.test_optimization import nll
 from tests.engines.tiny_models import batch_of, engine_of
 
@@ -62,12 +63,36 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     engine = engine_of()
     engine.save_checkpoint(tmp_path)
-    optimizer = tmp_path / "optimizer.pt"
-    optimizer.write_bytes(optimizer.read_bytes()[:100])
+    (file,) = tmp_path.glob("*.distcp")
+    file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(RunFolderError, match="cannot be read"):
         engine.load_checkpoint(tmp_path)
-    with pytest.raises(RunFolderError, match=r"no readable model\.safetensors"):
-        engine.load_checkpoint(tmp_path / "nowhere", ["model"])
+    (tmp_path / ".metadata").write_bytes(b"damaged")
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(RunFolderError, match="no readable list of contents"):
+            engine.load_checkpoint(folder, ["model"])
+
+
+def test_a_save_beside_training_holds_what_was_when_it_began(tmp_path: Path) -> None:
+    engine, data = engine_of(), batch_of([(3, 9), (7, 2)])
+    engine.train_batch(data, nll)
+    (tmp_path / "beside").mkdir()
+    engine.save_checkpoint(tmp_path)
+    engine.save_checkpoint(tmp_path / "beside", asynchronous=True)
+    engine.train_batch(data, nll)
+    engine.wait_for_checkpoint()
+    assert not engine.is_saving
+    expected, saved = saved_tensors(tmp_path), saved_tensors(tmp_path / "beside")
+    assert saved.keys() == expected.keys()
+    assert all(torch.equal(saved[name], expected[name]) for name in expected)
+
+
+def test_a_save_beside_training_that_fails_says_so(tmp_path: Path) -> None:
+    engine = engine_of()
+    (tmp_path / "file").touch()
+    engine.save_checkpoint(tmp_path / "file", asynchronous=True)
+    with pytest.raises(Exception, match="file"):
+        engine.wait_for_checkpoint()
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from agentverl.trainer.checkpoints import CheckpointFolder
+from tests.engines.saved import saved_tensors
 
 SMALL = (
     "data.train_size=16",
@@ -248,12 +248,10 @@ def assert_checkpoints_are_whole(run: Path, reference: Path) -> None:
     for step in set(ours.steps()) & set(theirs.steps()):
         one, other = ours.of(step), theirs.of(step)
         assert _files(one) == _files(other)
-        weights, expected = (load_file(folder / "actor" / "model.safetensors") for folder in (one, other))
-        assert weights.keys() == expected.keys()
-        assert all(torch.equal(weights[name], expected[name]) for name in weights)
-        for name in ("optimizer.pt", "extra.pt"):
-            states = [torch.load(folder / "actor" / name, weights_only=True) for folder in (one, other)]
-            assert _leaves(states[0]) == _leaves(states[1])
+        for role in (path.name for path in one.iterdir() if path.is_dir()):
+            state, expected = (saved_tensors(folder / role) for folder in (one, other))
+            assert state.keys() == expected.keys()
+            assert all(torch.equal(state[name], expected[name]) for name in state)
         notes = [json.loads((folder / "trainer.json").read_text()) for folder in (one, other)]
         for note in notes:
             note.pop("wall_seconds")
@@ -282,12 +280,3 @@ def _steps(run: Path) -> list[int]:
 
 def _files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
-
-
-def _leaves(tree: Any) -> Any:
-    """A tree in which tensors are compared by value."""
-    if isinstance(tree, torch.Tensor):
-        return (str(tree.dtype), tree.tolist())
-    if isinstance(tree, dict):
-        return {key: _leaves(value) for key, value in tree.items()}
-    return [_leaves(value) for value in tree] if isinstance(tree, list | tuple) else tree

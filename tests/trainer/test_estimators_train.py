@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from agentverl.algorithms.registry import advantage_estimators
+from tests.engines.saved import saved_tensors
 from tests.trainer.command import Command
 
 OF_ITS_OWN = {
@@ -59,7 +59,7 @@ def test_a_critic_is_warmed_up_before_the_actor_learns(command: Command) -> None
         (True, True),
     ]
     weights = {
-        (role, step): load_file(ended.run / "checkpoints" / f"global_step_{step}" / role / "model.safetensors")
+        (role, step): saved_tensors(ended.run / "checkpoints" / f"global_step_{step}" / role, "model/")
         for role in ("actor", "critic")
         for step in (1, 2, 3)
     }

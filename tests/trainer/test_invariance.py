@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from agentverl.data.model_folder import resolve_model_path
 from agentverl.settings.compose import compose_words
 from agentverl.trainer.ppo import PPOTrainer
+from tests.engines.saved import saved_tensors
 from tests.trainer.runs import SMALL, TIME_AND_MEMORY
 
 VARIANTS = {
@@ -46,7 +47,7 @@ def one_step(folder: Path, max_tokens: int, *words: str) -> tuple[Mapping[str, f
     try:
         trainer.begin()
         metrics = trainer.train_step()
-        weights = load_file(trainer.run.checkpoints.of(1) / "actor" / "model.safetensors")
+        weights = saved_tensors(trainer.run.checkpoints.of(1) / "actor", "model/")
     finally:
         trainer.end()
     return {name: value for name, value in metrics.items() if not name.startswith(TIME_AND_MEMORY)}, weights

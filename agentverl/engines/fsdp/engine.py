@@ -1,8 +1,10 @@
 """FSDPEngine: trains one model with packed micro-batches, on one rank or cut over many."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,14 +18,15 @@ from agentverl.engines.fsdp.ranks import Ranks, world_size
 from agentverl.engines.fsdp.sharded_weights import ShardedWeights
 from agentverl.engines.fsdp.sharding import reshard, shard, sum_gradients_over_ranks
 from agentverl.engines.fsdp.shared_prompts import schedule
+from agentverl.engines.fsdp.token_places import padded, places_in
 from agentverl.engines.fsdp.weights import Weights
 from agentverl.engines.metrics import Metric, MetricAccumulator
 from agentverl.engines.settings import EngineSettings, MicroBatchSettings
 from agentverl.errors import BadInputError
 from agentverl.protocol.columns import Columns
 from agentverl.protocol.data_proto import DataProto
-from agentverl.protocol.ragged import Ragged
 
+_SCHEDULE_STEP, _RANDOM = "extra/schedule_step", "extra/random/"
 _MODEL_COLUMNS = ("prompts", "responses", "response_mask", "temperature")
 
 
@@ -42,6 +45,7 @@ class FSDPEngine(BaseEngine):
         self._ranks: Ranks | None = None
         self._weights: Weights | ShardedWeights | None = None
         self._optimization: Optimization | None = None
+        self._saving: Future[Any] | None = None
 
     def initialize(self) -> None:
         if world_size() > 1 or self.settings.sharding.offload_policy:
@@ -53,9 +57,9 @@ class FSDPEngine(BaseEngine):
         else:
             packed_model.requires_grad_(trained)
             shard(packed_model, packed_model.model, self._ranks, dtype, self.settings.sharding)
-            self._weights = ShardedWeights(packed_model, packed_model.model, self._ranks, dtype)
+            self._weights = ShardedWeights(packed_model.model, self._ranks, dtype)
         if self.settings.optimizer is not None:
-            self._optimization = Optimization(self._weights.masters.values(), self.settings.optimizer)
+            self._optimization = Optimization(self._weights.masters, self.settings.optimizer)
 
     @property
     def model(self) -> PackedModel:
@@ -116,7 +120,7 @@ class FSDPEngine(BaseEngine):
                 micro_batch = inputs.select_idxs(rows)
                 packed = self._pack(micro_batch)
                 computed = self._compute(packed, names)
-                places = _places_in(responses, micro_batch, rows)[packed.places.cpu()]
+                places = places_in(responses, micro_batch, rows)[packed.places.cpu()]
                 for name, column in columns.items():
                     column.values[places] = computed[name].cpu()
         return DataProto(Columns(columns))
@@ -150,10 +154,10 @@ class FSDPEngine(BaseEngine):
         packed = self._pack(micro_batch)
         computed = self._compute(packed, names)
         responses = micro_batch.batch.ragged("responses")
-        padded = {name: _padded(computed[name], packed.places, responses) for name in names}
-        values = padded.get("values")
-        log_probs = padded["log_probs"] if values is None else torch.zeros_like(values)
-        output = ModelOutput(log_probs, padded.get("entropys"), values)
+        columns = {name: padded(computed[name], packed.places, responses) for name in names}
+        values = columns.get("values")
+        log_probs = columns["log_probs"] if values is None else torch.zeros_like(values)
+        output = ModelOutput(log_probs, columns.get("entropys"), values)
         loss, metrics = loss_function(output, micro_batch.to(self.settings.device))
         if loss.requires_grad:
             torch.autograd.backward(loss)
@@ -218,58 +222,74 @@ class FSDPEngine(BaseEngine):
     def get_per_tensor_param(self) -> Iterator[tuple[str, torch.Tensor]]:
         return self.weights.published()
 
-    def save_checkpoint(self, path: Path, contents: Sequence[Content] = CHECKPOINT_CONTENTS) -> None:
-        if "model" in contents:
-            checkpoint.save_weights(path, self.weights.masters)
-        if "optimizer" in contents:
-            checkpoint.save_state(path / checkpoint.OPTIMIZER_FILE, self.optimization.state_dict())
-        if "extra" in contents:
-            extra = {"schedule_step": self.optimization.schedule_step, "random": checkpoint.random_state()}
-            checkpoint.save_state(path / checkpoint.EXTRA_FILE, extra)
+    def save_checkpoint(
+        self, path: Path, contents: Sequence[Content] = CHECKPOINT_CONTENTS, *, asynchronous: bool = False
+    ) -> None:
+        self.wait_for_checkpoint()
         if "hf_model" in contents:
             self.export(path / "huggingface")
+        if not (state := self._state(contents)):
+            return
+        if asynchronous:
+            self._saving = checkpoint.start_saving(path, state, self._ranks)
+        else:
+            checkpoint.save(path, state, self._ranks)
+
+    @property
+    def is_saving(self) -> bool:
+        return self._saving is not None and not self._saving.done()
+
+    def wait_for_checkpoint(self) -> None:
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            checkpoint.finish_saving(saving)
 
     def load_checkpoint(self, path: Path, contents: Sequence[Content] = CHECKPOINT_CONTENTS) -> None:
-        device = self.settings.device
+        saved, state = checkpoint.saved_names(path), self._state(contents)
+        # Other numbers of ranks or devices leave other generators behind.
+        state = {name: tensor for name, tensor in state.items() if name in saved or not name.startswith(_RANDOM)}
+        checkpoint.load(path, state, self._ranks)
         if "model" in contents:
-            if isinstance(self.weights, ShardedWeights):
-                raise BadInputError("a model that is cut over ranks does not take up checkpoints yet")
-            self.weights.load(checkpoint.load_weights(path, self.weights.masters))
-        if "optimizer" in contents:
-            self.optimization.load_state_dict(checkpoint.load_state(path / checkpoint.OPTIMIZER_FILE, device))
+            self.weights.publish()
         if "extra" in contents:
-            extra = checkpoint.load_state(path / checkpoint.EXTRA_FILE, device)
-            self.optimization.schedule_step = int(extra["schedule_step"])
-            checkpoint.restore_random_state(extra["random"])
+            self.optimization.schedule_step = int(state[_SCHEDULE_STEP])
+            checkpoint.restore_random_state(_RANDOM, self.get_data_parallel_rank(), state)
+
+    def _state(self, contents: Sequence[Content]) -> dict[str, torch.Tensor]:
+        """What these contents of a checkpoint are, by names that begin with them; of this rank its share."""
+        state: dict[str, torch.Tensor] = {}
+        if "model" in contents:
+            state |= {f"model/{name}": master.detach() for name, master in self.weights.masters.items()}
+        if "optimizer" in contents:
+            state |= {f"optimizer/{name}": tensor for name, tensor in self.optimization.state().items()}
+        if "extra" in contents:
+            state[_SCHEDULE_STEP] = torch.tensor(self.optimization.schedule_step)
+            state |= checkpoint.random_state(_RANDOM, self.get_data_parallel_rank())
+        return state
 
     def export(self, folder: Path) -> None:
         """Write the weights that the optimiser updates as a Hugging Face model folder (without a tokenizer)."""
-        checkpoint.export_model(self.model.model, self.weights.masters, folder)
+        first = self.get_data_parallel_rank() == 0
+        tensors = {name: tensor.cpu() if first else tensor[:0] for name, tensor in self.weights.whole()}
+        if first:
+            checkpoint.export_model(self.model.model, tensors, folder)
+
+    def get_data_parallel_rank(self) -> int:
+        return 0 if self._ranks is None else self._ranks.rank
+
+    def get_data_parallel_size(self) -> int:
+        return 1 if self._ranks is None else self._ranks.size
+
+    def get_data_parallel_group(self) -> Any:
+        return None if self._ranks is None else self._ranks.group
 
     def to(self, device: str, *, model: bool = True, optimizer: bool = True) -> None:
         target = self.settings.device if device == "device" else device
         if model:
-            self.model.model.to(target)
+            self.model.to(target)
             self.weights.to(target)
         if optimizer and self._optimization is not None:
             self._optimization.to(target)
 
     def disable_adapter(self) -> nullcontext[None]:
         raise BadInputError("this model has no adapter")
-
-
-def _padded(values: torch.Tensor, places: torch.Tensor, responses: Ragged) -> torch.Tensor:
-    """(M) values at their places among all response tokens, as (B, T) with zeros elsewhere."""
-    width = int(responses.lengths.max()) if len(responses) else 0
-    rows = torch.repeat_interleave(torch.arange(len(responses)), responses.lengths)
-    columns = torch.arange(len(rows)) - responses.offsets[:-1][rows]
-    index = (rows * width + columns).to(values.device)[places]
-    flat = torch.zeros(len(responses) * width, dtype=values.dtype, device=values.device)
-    return flat.index_copy(0, index, values).view(len(responses), width)
-
-
-def _places_in(responses: Ragged, micro_batch: DataProto, rows: list[int]) -> torch.Tensor:
-    """For each response token of the micro-batch, its place among those of the whole batch."""
-    mine = micro_batch.batch.ragged("responses")
-    shift = responses.offsets[:-1][rows] - mine.offsets[:-1]
-    return torch.arange(len(mine.values)) + torch.repeat_interleave(shift, mine.lengths)

@@ -1,20 +1,22 @@
 """One optimiser step: clip, refuse what is not finite, AdamW, the learning rate of the step."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Mapping
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from agentverl.engines.schedules import lr_factor
 from agentverl.engines.settings import OptimizerSettings
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Optimization:
     """AdamW with a schedule over the weights of one model."""
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], settings: OptimizerSettings) -> None:
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], settings: OptimizerSettings) -> None:
         self._settings = settings
-        self._parameters = list(parameters)
+        self._named, self._parameters = dict(parameters), list(parameters.values())
         self._adamw = torch.optim.AdamW(
             self._parameters,
             lr=settings.lr,
@@ -37,6 +39,8 @@ class Optimization:
     def step(self) -> float:
         """Update the weights unless the gradient is not finite; returns its norm before clipping."""
         norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None], foreach=True)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
         if not torch.isfinite(norm):
             self.skipped_steps += 1
             self.zero_grad()
@@ -47,12 +51,19 @@ class Optimization:
         self._adamw.step()
         return float(norm)
 
-    def state_dict(self) -> dict[str, Any]:
-        """AdamW's moments; the place in the schedule is `schedule_step`."""
-        return self._adamw.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._adamw.load_state_dict(state)
+    def state(self) -> dict[str, torch.Tensor]:
+        """AdamW's moments and counts of steps by name, to be saved or overwritten; `schedule_step` is beside them."""
+        for parameter in self._parameters:
+            if not self._adamw.state[parameter]:
+                # What AdamW begins with when a parameter's first gradient comes.
+                step = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                moments = {name: torch.zeros_like(parameter.detach()) for name in _MOMENTS}
+                self._adamw.state[parameter].update(step=step, **moments)
+        return {
+            f"{kind}/{name}": tensor
+            for name, parameter in self._named.items()
+            for kind, tensor in self._adamw.state[parameter].items()
+        }
 
     def to(self, device: torch.device | str) -> None:
         """Move the moments."""

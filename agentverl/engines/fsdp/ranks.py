@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -39,6 +40,16 @@ class Ranks:
             )
         self.device = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
         self.mesh = _mesh(device, self.size // shards, shards)
+
+    @property
+    def group(self) -> Any:
+        """The process group of all ranks."""
+        return dist.group.WORLD
+
+    @cached_property
+    def checkpoint_group(self) -> Any:
+        """A group in host memory for checkpoints that are written while training goes on; all ranks ask together."""
+        return dist.new_group(backend="gloo")
 
     @classmethod
     def join(cls, device: str, settings: ShardingSettings) -> "Ranks":

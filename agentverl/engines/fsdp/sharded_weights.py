@@ -4,17 +4,17 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from agentverl.engines.fsdp.ranks import Ranks
-from agentverl.engines.fsdp.sharding import reshard
 
 
 class ShardedWeights:
     """The parameters of a model by name, each once, as DTensors; tied ones have one name."""
 
-    def __init__(self, root: nn.Module, model: PreTrainedModel, ranks: Ranks, dtype: torch.dtype) -> None:
-        self._root, self._ranks, self._dtype = root, ranks, dtype
+    def __init__(self, model: PreTrainedModel, ranks: Ranks, dtype: torch.dtype) -> None:
+        self._ranks, self._dtype = ranks, dtype
         self.masters: dict[str, nn.Parameter] = dict(model.named_parameters())
 
     @torch.no_grad()
@@ -22,14 +22,21 @@ class ShardedWeights:
         """Every parameter once, whole, as the forward pass uses it; all ranks iterate together."""
         for name, parameter in self.masters.items():
             dtype = self._dtype if parameter.is_floating_point() else parameter.dtype
-            rounded: torch.Tensor = parameter.detach().to(device=self._ranks.device, dtype=dtype)
-            yield name, rounded.full_tensor()  # type: ignore[attr-defined]
+            yield name, self._gathered(parameter.detach().to(dtype))
+
+    @torch.no_grad()
+    def whole(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every parameter once, whole, as the optimiser updates it; all ranks iterate together."""
+        for name, parameter in self.masters.items():
+            yield name, self._gathered(parameter.detach())
+
+    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
+        there = tensor.to(self._ranks.device)
+        assert isinstance(there, DTensor)
+        return there.full_tensor()
 
     def publish(self) -> None:
         """The next pass gathers the updated weights by itself."""
 
     def to(self, device: torch.device | str) -> None:
-        """Move this rank's share of weights and gradients."""
-        reshard(self._root)
-        self._root.to(device)
-        # FSDP holds on to the shares it was made with until it is told where they are.
+        """They are the model's own parameters, and move with it."""

@@ -38,12 +38,9 @@ class Weights:
             if self.masters[name] is not parameter:
                 parameter.copy_(self.masters[name])
 
-    @torch.no_grad()
-    def load(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Replace the weights by tensors of the same names and shapes."""
-        for name, master in self.masters.items():
-            master.copy_(tensors[name])
-        self.publish()
+    def whole(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every parameter once, as the optimiser updates it."""
+        return ((name, master.detach()) for name, master in self.masters.items())
 
     def to(self, device: torch.device | str) -> None:
         """Move weights and gradients; parameters stay the objects that they are."""
