@@ -11,6 +11,9 @@ from agentverl.algorithms.loss_config import setting
 from agentverl.algorithms.masked import masked_mean, zero_masked
 from agentverl.errors import BadInputError
 
+LOG_RATIO_BOUND = 20.0
+"""Log-ratios are kept within this before they are exponentiated."""
+
 
 class UnknownKLError(BadInputError, NotImplementedError):
     """A KL estimator that does not exist; verl raises NotImplementedError."""
@@ -25,7 +28,7 @@ def _k2(log_ratio: Tensor) -> Tensor:
 
 
 def _k3(log_ratio: Tensor) -> Tensor:
-    inverse = torch.clamp(-log_ratio, min=-20, max=20)
+    inverse = torch.clamp(-log_ratio, min=-LOG_RATIO_BOUND, max=LOG_RATIO_BOUND)
     return torch.clamp(torch.exp(inverse) - inverse - 1, min=-10, max=10)
 
 

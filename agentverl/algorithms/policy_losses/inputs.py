@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 
 from agentverl.algorithms.aggregation import agg_loss
+from agentverl.algorithms.kl import LOG_RATIO_BOUND
 from agentverl.algorithms.loss_config import setting
 from agentverl.algorithms.masked import masked_mean, zero_masked
 from agentverl.errors import BadInputError
-
-LOG_RATIO_BOUND = 20.0
-"""Log-ratios are kept within this before they are exponentiated."""
 
 LossAndMetrics = tuple[Tensor, dict[str, float]]
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agentverl.algorithms.kl import LOG_RATIO_BOUND
 from agentverl.algorithms.masked import masked_mean, masked_sum, zero_masked
-from agentverl.algorithms.rollout_correction.weights import LOG_RATIO_BOUND, Metrics
+from agentverl.algorithms.rollout_correction.weights import Metrics
 from agentverl.settings.correction_bounds import Bounds, Spec, rejection_bounds
 
 

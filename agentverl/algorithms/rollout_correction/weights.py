@@ -5,12 +5,10 @@ import math
 import torch
 from torch import Tensor
 
+from agentverl.algorithms.kl import LOG_RATIO_BOUND
 from agentverl.algorithms.masked import masked_mean, masked_sum, zero_masked
 from agentverl.errors import BadInputError
 from agentverl.settings.correction_bounds import IS_LEVELS, Bounds, Spec, weight_bounds
-
-LOG_RATIO_BOUND = 20.0
-"""Log-ratios are kept within this before they are exponentiated."""
 
 Metrics = dict[str, float]
 
