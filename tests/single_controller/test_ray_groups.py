@@ -10,7 +10,10 @@ import ray
 import torch
 
 from agentverl.errors import InfrastructureError, ModelFolderError
+from agentverl.protocol.column_store import drop, refer
+from agentverl.protocol.columns import object_array
 from agentverl.protocol.data_proto import DataProto
+from agentverl.protocol.ray_column_store import RayColumnStore
 from agentverl.single_controller.dispatch import Dispatch, register
 from agentverl.single_controller.host_options import HostOptions
 from agentverl.single_controller.ray_group import RayClassWithInitArgs, RayWorkerGroup, create_colocated_worker_cls
@@ -166,3 +169,13 @@ class Speaker(Worker):
     @register(Dispatch.ONE_TO_ALL)
     def speak(self) -> None:
         os.write(1, f"rank {self.rank} speaks\n".encode())
+
+
+def test_columns_that_a_batch_refers_to_are_fetched_by_the_worker(workers: RayWorkerGroup) -> None:
+    data = DataProto({"a": torch.arange(3)}, {"image": object_array([b"x", b"y", b"z"])})
+    referring = refer(data, ["a", "image"], RayColumnStore())
+    assert "a" not in referring.batch
+    for rows in (3, 1, 0):
+        added = workers.add(referring.slice(0, rows), amount=5)
+        assert added.batch.tensor("a").tolist() == [5, 6, 7][:rows]
+    drop(referring)
