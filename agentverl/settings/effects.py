@@ -1,53 +1,23 @@
 """Which keys have no effect in which set-up: an error, or a warning where users of verl type them from habit."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import Generic, TypeVar
 
-from agentverl.settings.known_names import AVERAGED_BY_SEQUENCE, ESTIMATORS, POLICY_LOSSES
+from agentverl.settings.known_names import ESTIMATORS
+from agentverl.settings.loss_effects import LOSS_RULES
 from agentverl.settings.optim import OptimSettings
 from agentverl.settings.root import Settings
-from agentverl.settings.sft import SFTSettings
-
-Root = TypeVar("Root", Settings, SFTSettings)
+from agentverl.settings.rule import Rule
 
 A = "actor_rollout_ref.actor."
 R = "actor_rollout_ref.rollout."
 F = "actor_rollout_ref.ref."
-C = "algorithm.rollout_correction."
 
 _NORMALISED_BY_GROUP = {"grpo", "grpo_vectorized", "grpo_passk", "gdpo", "turn_grpo", "gigpo"}
 _DISCOUNTED = {"gae", "turn_gae", "turn_grpo", "gigpo", "reinforce_plus_plus"}
 
 
-@dataclass(frozen=True, slots=True)
-class Rule(Generic[Root]):
-    """Keys without effect wherever `idle` says so."""
-
-    idle: Callable[[Root], bool]
-    reason: str
-    patterns: tuple[str, ...]
-    habit: bool = False
-
-    def covers(self, path: str) -> bool:
-        """Whether a key is one of the rule's."""
-        return any(fnmatchcase(path, pattern) for pattern in self.patterns)
-
-
 def _estimator_is_not(names: set[str]) -> Callable[[Settings], bool]:
     return lambda s: s.algorithm.adv_estimator in ESTIMATORS - names
-
-
-def _loss(s: Settings) -> str:
-    correction = s.algorithm.rollout_correction
-    if correction.bypass_mode:
-        return "vanilla" if correction.loss_type == "ppo_clip" else "reinforce"
-    return s.actor_rollout_ref.actor.policy_loss.loss_mode
-
-
-def _loss_is_not(*names: str) -> Callable[[Settings], bool]:
-    return lambda s: _loss(s) in (POLICY_LOSSES | {"reinforce"}) - set(names)
 
 
 def _rows_come_from_files(s: Settings) -> bool:
@@ -92,13 +62,6 @@ def _optim_rules(short: str, path: str, optim_of: Callable[[Settings], OptimSett
     )
 
 
-def _sums_normed(s: Settings) -> bool:
-    modes = [s.actor_rollout_ref.actor.weight_mode]
-    if s.needs_critic:
-        modes.append(s.critic.completed(s.actor_rollout_ref.actor).loss_agg_mode or modes[0])
-    return "seq-mean-token-sum-norm" in modes
-
-
 RULES: tuple[Rule[Settings], ...] = (
     Rule(_rows_come_from_files, "tasks come from data.train_files", ("data.train_size",)),
     Rule(lambda s: bool(s.data.val_files), "held-out tasks come from data.val_files", ("data.val_size",)),
@@ -137,58 +100,7 @@ RULES: tuple[Rule[Settings], ...] = (
     ),
     Rule(_estimator_is_not({"gae", "turn_gae"}), "the advantage estimator does not read it", ("algorithm.lam",), True),
     Rule(_estimator_is_not({"gigpo"}), "the advantage estimator is not gigpo", ("algorithm.step_advantage_weight",)),
-    Rule(
-        lambda s: not s.algorithm.use_kl_in_reward,
-        "algorithm.use_kl_in_reward is false",
-        ("algorithm.kl_penalty", "algorithm.kl_ctrl.*"),
-        True,
-    ),
-    Rule(
-        lambda s: s.algorithm.kl_ctrl.type == "fixed",
-        "algorithm.kl_ctrl.type is fixed",
-        ("algorithm.kl_ctrl.horizon", "algorithm.kl_ctrl.target_kl"),
-    ),
-    Rule(
-        lambda s: not s.actor_rollout_ref.actor.use_kl_loss,
-        "actor.use_kl_loss is false",
-        (A + "kl_loss_coef", A + "kl_loss_type"),
-        True,
-    ),
-    Rule(lambda s: not s.needs_reference, "no KL term asks for a reference policy", (F + "*",), True),
-    Rule(
-        lambda s: None not in (s.actor_rollout_ref.actor.clip_ratio_low, s.actor_rollout_ref.actor.clip_ratio_high),
-        "actor.clip_ratio_low and actor.clip_ratio_high are both set",
-        (A + "clip_ratio",),
-        True,
-    ),
-    Rule(
-        _loss_is_not("vanilla", "dppo_tv", "dppo_kl"), "the policy loss does not read it", (A + "clip_ratio_c",), True
-    ),
-    Rule(
-        _loss_is_not("vanilla", "dppo_tv", "dppo_kl", "gspo", "geo_mean", "cispo", "clip_cov"),
-        "the policy loss does not clip",
-        (A + "clip_ratio", A + "clip_ratio_low", A + "clip_ratio_high"),
-        True,
-    ),
-    Rule(
-        lambda s: _loss(s) in AVERAGED_BY_SEQUENCE and not s.needs_critic,
-        "the policy loss is a mean over sequences",
-        (A + "loss_agg_mode",),
-        True,
-    ),
-    Rule(_loss_is_not("sapo"), "the policy loss is not sapo", (A + "tau_pos", A + "tau_neg")),
-    Rule(_loss_is_not("clip_cov"), "the policy loss is not clip_cov", (A + "policy_loss.clip_cov_*",)),
-    Rule(
-        _loss_is_not("kl_cov"),
-        "the policy loss is not kl_cov",
-        (A + "policy_loss.kl_cov_ratio", A + "policy_loss.ppo_kl_coef"),
-    ),
-    Rule(_loss_is_not("dro"), "the policy loss is not dro", (A + "policy_loss.dro_beta",)),
-    Rule(
-        lambda s: not _sums_normed(s),
-        "actor.loss_agg_mode is not seq-mean-token-sum-norm",
-        (A + "loss_scale_factor",),
-    ),
+    *LOSS_RULES,
     Rule(lambda s: not s.actor_rollout_ref.actor.shuffle, "actor.shuffle is false", (A + "data_loader_seed",)),
     Rule(
         lambda s: s.actor_rollout_ref.actor.cuts_by_tokens,
@@ -262,24 +174,6 @@ RULES: tuple[Rule[Settings], ...] = (
         lambda s: s.algorithm.pf_ppo.reweight_method != "pow",
         "algorithm.pf_ppo.reweight_method is not pow",
         ("algorithm.pf_ppo.weight_pow",),
-    ),
-    Rule(
-        lambda s: s.algorithm.rollout_correction.rollout_is is None,
-        "algorithm.rollout_correction.rollout_is is not set",
-        (C + "rollout_is_threshold", C + "rollout_is_batch_normalize"),
-        True,
-    ),
-    Rule(
-        lambda s: s.algorithm.rollout_correction.rollout_rs is None,
-        "algorithm.rollout_correction.rollout_rs is not set",
-        (C + "rollout_rs_threshold",),
-        True,
-    ),
-    Rule(
-        lambda s: not s.algorithm.rollout_correction.bypass_mode,
-        "algorithm.rollout_correction.bypass_mode is false",
-        (C + "loss_type",),
-        True,
     ),
     Rule(
         lambda s: s.trainer.device == "cpu",

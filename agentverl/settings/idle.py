@@ -3,9 +3,10 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from agentverl.settings.effects import RULES, Rule
+from agentverl.settings.effects import RULES
 from agentverl.settings.keys import keys
 from agentverl.settings.root import Settings
+from agentverl.settings.rule import Rule
 from agentverl.settings.sft import SFTSettings
 from agentverl.settings.sft_effects import SFT_RULES
 

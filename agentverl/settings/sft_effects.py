@@ -1,6 +1,6 @@
 """Which keys have no effect in which set-up of supervised fine-tuning."""
 
-from agentverl.settings.effects import Rule
+from agentverl.settings.rule import Rule
 from agentverl.settings.sft import SFTSettings
 
 SFT_RULES: tuple[Rule[SFTSettings], ...] = (

@@ -63,6 +63,7 @@ def test_what_belongs_to_a_key_that_is_off_is_told(caplog: pytest.LogCaptureFixt
         ),
         ([C + "preset=bypass_pg_is", "actor.clip_ratio_c=4"], "clip_ratio_c has no effect"),
         ([C + "preset=bypass_ppo_clip", "actor.clip_ratio_c=4"], ""),
+        ([C + "preset=bypass_ppo_clip", "rollout.log_prob_max_token_len_per_gpu=9000"], "computes no old log-prob"),
     ],
 )
 def test_keys_that_the_loss_does_not_read_are_told(
