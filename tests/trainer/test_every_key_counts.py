@@ -18,13 +18,26 @@ from agentverl.trainer.sft import run_sft
 from agentverl.trainer.train import train
 from tests.trainer.command import rows
 
-_JUDGES = {"checks", "training_checks", "compose", "effects", "idle", "merge", "problems", "sft_effects", "trees"}
+_JUDGES = {
+    "checks",
+    "compose",
+    "correction_checks",
+    "effects",
+    "idle",
+    "loss_effects",
+    "merge",
+    "problems",
+    "sft_effects",
+    "training_checks",
+    "trees",
+}
 """Modules of the settings room that look at keys without giving them an effect."""
 
 ANSWERED = {
     "trainer.nnodes": "more than one is refused",
     "trainer.n_gpus_per_node": "more than one is refused",
     "actor_rollout_ref.rollout.val_kwargs.do_sample": "refused where it contradicts the temperature",
+    "algorithm.rollout_correction.preset": "fills in the other keys before they are checked",
 }
 
 SMALL = (
@@ -38,7 +51,15 @@ SMALL = (
     "trainer.logger=[file]",
     "trainer.test_freq=1",
 )
-TASKS = SMALL
+TASKS = (*SMALL, "algorithm.adv_estimator=gae")
+FILTERED = (
+    *(word for word in SMALL if word.partition("=")[0] not in ("data.train_size", "data.train_batch_size")),
+    "data.train_size=16",
+    "data.train_batch_size=1",
+    "rollout.n=4",
+    "algorithm.filter_groups.enable=true",
+    "algorithm.use_pf_ppo=true",
+)
 FROM_FILES = (
     *(word for word in SMALL if word.partition("=")[0] not in ("data.train_size", "data.val_size")),
     "~trainer.total_training_steps",
@@ -54,6 +75,8 @@ FROM_FILES = (
     "algorithm.kl_ctrl.type=adaptive",
     "actor.loss_agg_mode=seq-mean-token-sum-norm",
     "actor.shuffle=true",
+    "algorithm.adv_estimator=gae",
+    "critic.ppo_micro_batch_size_per_gpu=2",
     "actor.ppo_micro_batch_size_per_gpu=2",
     "rollout.log_prob_micro_batch_size_per_gpu=2",
     "ref.log_prob_use_dynamic_bsz=true",
@@ -166,6 +189,7 @@ def _go_on(name: str) -> None:
 def test_training_reads_every_key_or_answers_it(reads: Reads) -> None:
     idle = _watched(reads, compose_words((*TASKS, "trainer.experiment_name=tasks")), train)
     idle &= _watched(reads, compose_words((*FROM_FILES, "trainer.experiment_name=files")), train)
+    idle &= _watched(reads, compose_words((*FILTERED, "trainer.experiment_name=filtered")), train)
     _go_on("tasks")
     longer = (*TASKS, "trainer.experiment_name=tasks", "trainer.total_training_steps=2")
     idle &= _watched(reads, compose_words(longer), train)

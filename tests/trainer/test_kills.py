@@ -157,3 +157,17 @@ def test_a_deterministic_run_equals_itself(tmp_path: Path, undisturbed: Undistur
     expected = logged(undisturbed.run)
     for step, metrics in logged(training.run).items():
         assert metrics | expected[step] == metrics
+
+
+@pytest.mark.integration
+def test_a_killed_run_with_a_critic_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    words = (*SMALL, "trainer.total_training_steps=4", "algorithm.adv_estimator=gae", "critic.optim.lr=1e-3")
+    undisturbed = Training(tmp_path / "undisturbed", words)
+    assert undisturbed.finish() == 0, undisturbed.printed
+    training = Training(tmp_path / "killed", words)
+    training.start()
+    training.wait_for(training.checkpoints.of(2).exists)
+    training.send(signal.SIGKILL)
+    assert training.finish() == 0, training.printed
+    assert any((training.checkpoints.of(4) / "critic").iterdir())
+    assert_equals(training.run, undisturbed.run)
