@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
+from agentverl.rollout.episode import Episode, EpisodeResult, Group
 from agentverl.settings.algorithm import AlgorithmSettings
 from agentverl.settings.on_end import EndSettings, OnEndSettings
 from agentverl.trainer.advantages import assign_advantages
-from agentverl.trainer.credit import apply_end_policies, apply_void_turns, group_index
+from agentverl.trainer.credit import apply_end_policies, apply_void_turns, group_index, set_reward_baselines
+from agentverl.trajectory import AgentLoopOutput, Turn
 
 
 def batch_of(rows: list[tuple[str, str, int, list[float], list[int], str]]) -> DataProto:
@@ -98,3 +100,22 @@ def test_truncation_masking_takes_the_loss_off_cut_trajectories_and_keeps_their_
     assert policies["response_length"] == EndSettings(loss=False)
     assert policies["context_length"] == EndSettings(score=-1.0, loss=False)
     assert policies["answered"] == EndSettings()
+
+
+def test_a_greedy_sample_gives_its_prompt_a_baseline() -> None:
+    batch = batch_of([("p", "a", 0, [1.0], [1], "answered"), ("q", "b", 0, [0.0], [1], "answered")])
+    greedy = {uid: greedy_group(uid, score) for uid, score in (("p", 0.25), ("q", 1.0))}
+    set_reward_baselines(batch, greedy, {})
+    assert batch.non_tensor_batch["reward_baselines"].tolist() == [0.25 + 0.5, 1.0 + 0.5]
+    set_reward_baselines(batch, greedy, {"answered": EndSettings(score=-1.0)})
+    assert batch.non_tensor_batch["reward_baselines"].tolist() == [-1.0, -1.0]
+
+
+def greedy_group(uid: str, score: float) -> Group:
+    """One trajectory with a score and a turn reward of 0.5."""
+    turns = [Turn(role="assistant", start=0, stop=1, reward=0.5), Turn(role="assistant", start=2, stop=3)]
+    output = AgentLoopOutput(
+        prompt_ids=[1], response_ids=[2, 3, 4], response_mask=[1, 0, 1], turns=turns, trajectory_id=f"{uid}/greedy/0"
+    )
+    episode = Episode(uid=f"{uid}/greedy", sample=0, row={}, sampling_params={"temperature": 0.0})
+    return Group(uid=uid, row={}, results=[EpisodeResult(episode=episode, outputs=[output], score=score)], failures=[])
