@@ -24,7 +24,7 @@ def discounted_sum(values: Tensor, mask: Tensor, factor: float) -> Tensor:
     own = unmasked(values, mask)
     if factor == 1:
         return reverse_cumsum(own)
-    decay = torch.where(mask != 0, factor, 1.0).to(own.dtype)
+    decay = torch.where(mask != 0, own.new_tensor(factor), 1)
     rows = max(1, _ENTRIES // max(1, own.shape[1]))
     for some, some_decay in zip(torch.split(own, rows), torch.split(decay, rows), strict=True):
         some.copy_(_scan(some, some_decay))
