@@ -16,11 +16,11 @@ async def add(a: int, b: int) -> str:
 ADD = FunctionTool("add", add)
 
 
-async def played(stage: Scene, **limits: int) -> Chat:
+async def played(stage: Scene, max_tokens: int | None = None) -> Chat:
     """A chat that goes on as long as there are calls."""
     chat = Chat(stage.context, QUESTION, {})
     while not chat.done:
-        reply = await chat.generate(**limits)
+        reply = await chat.generate(max_tokens=max_tokens)
         if not reply.tool_calls:
             break
         await chat.call_tools(reply.tool_calls)
