@@ -31,6 +31,12 @@ def _computes_no_log_probs(s: Settings) -> bool:
     return algorithm.rollout_correction.bypass_mode and algorithm.adv_estimator in ESTIMATORS - _READ_SQUARES
 
 
+def _never_leaves_the_samples(s: Settings) -> bool:
+    actor = s.actor_rollout_ref.actor
+    one_step = s.data.train_batch_size <= actor.ppo_mini_batch_size and actor.ppo_epochs == 1
+    return one_step and not s.algorithm.rollout_correction.bypass_mode
+
+
 def _sums_normed(s: Settings) -> bool:
     modes = [s.actor_rollout_ref.actor.weight_mode]
     if s.needs_critic:
@@ -61,6 +67,15 @@ LOSS_RULES: tuple[Rule[Settings], ...] = (
         lambda s: None not in (s.actor_rollout_ref.actor.clip_ratio_low, s.actor_rollout_ref.actor.clip_ratio_high),
         "actor.clip_ratio_low and actor.clip_ratio_high are both set",
         (A + "clip_ratio",),
+        True,
+    ),
+    Rule(
+        _never_leaves_the_samples,
+        "with one optimiser step a batch the policy is still the one that sampled",
+        (
+            *(A + name for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")),
+            *(A + name for name in ("tau_pos", "tau_neg", "policy_loss.kl_cov_ratio", "policy_loss.ppo_kl_coef")),
+        ),
         True,
     ),
     Rule(

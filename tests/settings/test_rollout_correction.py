@@ -61,6 +61,11 @@ def test_what_belongs_to_a_key_that_is_off_is_told(caplog: pytest.LogCaptureFixt
             ["actor.policy_loss.loss_mode=sapo", "actor.loss_agg_mode=token-sum"],
             "the policy loss is a mean over sequences",
         ),
+        (
+            ["actor.clip_ratio=0.3"],
+            "clip_ratio has no effect: with one optimiser step",
+        ),
+        (["actor.clip_ratio=0.3", "actor.ppo_epochs=2"], ""),
         ([C + "preset=bypass_pg_is", "actor.clip_ratio_c=4"], "clip_ratio_c has no effect"),
         ([C + "preset=bypass_ppo_clip", "actor.clip_ratio_c=4"], ""),
         ([C + "preset=bypass_ppo_clip", "rollout.log_prob_max_token_len_per_gpu=9000"], "computes no old log-prob"),

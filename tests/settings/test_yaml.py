@@ -14,7 +14,10 @@ from agentverl.settings.trees import leaves
 SET_UPS = [
     [],
     ["trainer.seed=3", "actor.use_kl_loss=true", "actor.kl_loss_coef=0.01"],
-    ["actor.clip_ratio_low=0.1", "actor.clip_ratio_high=0.3"],
+    ["actor.policy_loss.loss_mode=dro", "actor.policy_loss.dro_beta=0.1"],
+    ["algorithm.rollout_correction.preset=decoupled_token_icepop"],
+    ["algorithm.rollout_correction.preset=bypass_pg_is", "algorithm.rollout_correction.rollout_is_threshold=0.5_2"],
+    ["actor.clip_ratio_low=0.1", "actor.clip_ratio_high=0.3", "actor.ppo_epochs=2"],
     ["actor.ppo_micro_batch_size_per_gpu=4", "algorithm.use_kl_in_reward=true"],
     ["trainer.experiment_name=007", "agent.environment_kwargs.a=[1,2]", "rollout.on_end.error:tool.score=-1"],
     ["actor.optim.lr_scheduler_type=cosine", "actor.optim.num_cycles=1", "trainer.test_freq=-1"],
