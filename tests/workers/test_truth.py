@@ -201,7 +201,8 @@ async def play(
 
     async def one(number: int) -> EpisodeResult:
         chance = Random(f"{kind} {temperature} {number}")
-        question = f"What is {chance.randint(2, 99)} {chance.choice('+-*')} {chance.randint(2, 99)}?{SPECIAL}"
+        operator = "*" if number % 2 else chance.choice("+-")  # the nano model calls the tool for products
+        question = f"What is {chance.randint(2, 99)} {operator} {chance.randint(2, 99)}?{SPECIAL}"
         row = {"raw_prompt": [{"role": "user", "content": question}], "deed": how.deed, "data_source": kind}
         params = {"temperature": temperature}
         episode = Episode(uid=f"{kind} {number}", sample=number, row=row, sampling_params=params)
