@@ -23,6 +23,13 @@ VARIANTS = {
         "actor.loss_agg_mode=seq-mean-token-mean",
         "actor.clip_ratio=0.01",
     ),
+    "ratios of rows, weights and rejection": (
+        "actor.ppo_mini_batch_size=2",
+        "actor.ppo_epochs=2",
+        "actor.policy_loss.loss_mode=geo_mean",
+        "algorithm.rollout_correction.preset=decoupled_seq_is_rs",
+        "algorithm.rollout_correction.rollout_is_batch_normalize=true",
+    ),
 }
 
 REWARD = """
