@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from agentverl.algorithms.kl import get_kl_controller, kl_in_reward
+from agentverl.algorithms.kl import get_kl_controller
 from agentverl.protocol.data_proto import DataProto
-from agentverl.protocol.ragged import Ragged
 from agentverl.rollout.episode import Group
 from agentverl.settings.root import Settings
 from agentverl.trainer.advantages import asked_for, assign_advantages
 from agentverl.trainer.correction import correct, stand_in_for_old_policy
 from agentverl.trainer.credit import apply_end_policies, apply_void_turns, group_index, set_reward_baselines
 from agentverl.trainer.optimiser_steps import StepPlan
+from agentverl.trainer.penalised_rewards import assign_rewards
 from agentverl.trainer.policy_filtration import filtered
 from agentverl.trainer.stopwatch import Stopwatch
 from agentverl.trainer.token_classes import TokenClasses
@@ -67,7 +67,7 @@ class PolicyUpdate:
             with watch.phase("values"):
                 batch.batch["values"] = self._critic.compute_values(batch).batch["values"]
         with watch.phase("adv"):
-            metrics |= self._rewards(batch)
+            metrics |= assign_rewards(batch, algorithm, self.kl_controller)
             metrics |= correct(batch, algorithm.rollout_correction)
             assign_advantages(batch, group_index(batch, self._policies), algorithm)
         learnt = filtered(batch, algorithm.pf_ppo, self._settings.trainer.seed, step) if algorithm.use_pf_ppo else batch
@@ -107,23 +107,3 @@ class PolicyUpdate:
             or algorithm.rollout_correction.corrects
             or bool({"old_log_probs", "sum_pi_squared"} & self.asked)
         )
-
-    def _rewards(self, batch: DataProto) -> dict[str, float]:
-        algorithm = self._settings.algorithm
-        if not algorithm.use_kl_in_reward:
-            scores = batch.batch.ragged("token_level_scores")
-            batch.batch["token_level_rewards"] = Ragged(scores.values.clone(), scores.offsets)
-            return {}
-        scores, mask = batch.batch.ragged("token_level_scores"), batch.batch.ragged("response_mask")
-        coefficient = self.kl_controller.value
-        rewards, divergence = kl_in_reward(
-            scores.to_padded(),
-            batch.batch.ragged("old_log_probs").to_padded(),
-            batch.batch.ragged("ref_log_prob").to_padded(),
-            mask.to_padded(),
-            coefficient,
-            algorithm.kl_penalty,
-        )
-        batch.batch["token_level_rewards"] = Ragged.from_padded(rewards, scores.lengths)
-        self.kl_controller.update(current_kl=divergence, n_steps=len(batch))
-        return {"actor/reward_kl_penalty": divergence, "actor/reward_kl_penalty_coeff": coefficient}
