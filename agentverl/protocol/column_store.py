@@ -13,7 +13,7 @@ from agentverl.protocol.columns import Column, concat_columns, object_array, tak
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 
-_EMPTY = "_referred_columns"
+_EMPTY = "referred column "
 
 Stored = Column | np.ndarray
 """A column of a batch: a tensor, a Ragged, or an array of objects."""
@@ -104,17 +104,17 @@ def refer(data: DataProto, names: Sequence[str], store: ColumnStore) -> DataProt
     columns: list[Stored] = [moved.batch[name] for name in tensors]
     columns += [moved.non_tensor_batch[name] for name in arrays]
     # Of what kind a column is has to be known where a share of the batch has no rows.
-    empty = dict(referring.meta_info.get(_EMPTY, {}))
+    empty: dict[str, Stored] = {}
     for name, column, key in zip([*tensors, *arrays], columns, store.put(columns), strict=True):
         block = Block(store, key)
         referring.non_tensor_batch[name] = object_array(RowReference(block, row) for row in range(len(data)))
-        empty[name] = column[:0]
-    return DataProto(referring.batch, referring.non_tensor_batch, referring.meta_info | {_EMPTY: empty})
+        empty[_EMPTY + name] = column[:0]
+    return DataProto(referring.batch, referring.non_tensor_batch, referring.meta_info | empty)
 
 
 def referred(data: DataProto) -> list[str]:
     """The names of the columns that are references."""
-    return [name for name in data.meta_info.get(_EMPTY, {}) if name in data.non_tensor_batch]
+    return [name for name in data.non_tensor_batch if _EMPTY + name in data.meta_info]
 
 
 def resolve(data: DataProto) -> DataProto:
@@ -123,10 +123,9 @@ def resolve(data: DataProto) -> DataProto:
     if not names:
         return data
     resolved = data.select()
-    empty = resolved.meta_info.pop(_EMPTY)
     for name in names:
-        references = resolved.non_tensor_batch.pop(name)
-        column = _fetched(name, references) if len(references) else empty[name]
+        references, empty = resolved.non_tensor_batch.pop(name), resolved.meta_info.pop(_EMPTY + name)
+        column = _fetched(name, references) if len(references) else empty
         if isinstance(column, np.ndarray):
             resolved.non_tensor_batch[name] = column
         else:

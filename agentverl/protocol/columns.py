@@ -148,7 +148,7 @@ class Columns(MutableMapping[str, Column]):
 
     def select(self, names: Iterable[str]) -> "Columns":
         """The named columns, not copied."""
-        return Columns({name: self[name] for name in names}, self.batch_size)
+        return Columns({name: self[name] for name in names}, self._batch_size)
 
     def rows(self, index: Rows) -> "Columns":
         """A copy of the chosen rows."""
@@ -159,10 +159,10 @@ class Columns(MutableMapping[str, Column]):
         return Columns(columns, (len(numbers), *self.batch_size[1:]))
 
     def to(self, device: torch.device | str) -> "Columns":
-        return Columns({name: column.to(device) for name, column in self._columns.items()}, self.batch_size)
+        return Columns({name: column.to(device) for name, column in self._columns.items()}, self._batch_size)
 
     def clone(self) -> "Columns":
-        return Columns({name: column.clone() for name, column in self._columns.items()}, self.batch_size)
+        return Columns({name: column.clone() for name, column in self._columns.items()}, self._batch_size)
 
     def __repr__(self) -> str:
         return f"Columns({', '.join(self._columns)}; batch_size={list(self.batch_size)})"

@@ -17,7 +17,8 @@ class RayColumnStore(ColumnStore):
 
     def get(self, keys: Sequence[Hashable]) -> list[Stored]:
         try:
-            columns: list[Stored] = ray.get(list(keys))
+            # `ray.get` warns in the actors of workers, where it is called beside the event loop, not on it.
+            columns: list[Stored] = [future.result() for future in [_future(key) for key in keys]]
         except ray.exceptions.ObjectLostError as error:
             raise BatchError(
                 f"a column is not in Ray's object store any more: {' '.join(str(error).split())}"
@@ -25,10 +26,10 @@ class RayColumnStore(ColumnStore):
         return columns
 
     def drop(self, keys: Sequence[Hashable]) -> None:
-        ray.internal.free(list(keys))
+        """Nothing: Ray forgets a column with the last of its keys."""
 
     def close(self) -> None:
-        """Nothing: a column goes with the last of its keys."""
+        """Nothing, as `drop`."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RayColumnStore)
@@ -38,3 +39,7 @@ class RayColumnStore(ColumnStore):
 
     def __reduce__(self) -> tuple[type[Any], tuple[()]]:
         return RayColumnStore, ()
+
+
+def _future(key: Any) -> Any:
+    return key.future()

@@ -1,10 +1,10 @@
 """The processes of one worker group in Ray: started, called, watched and ended."""
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 _MOST_CALLS_AT_ONCE = 100_000
 _CLOSE_SECONDS = 20.0
-_taken: Counter[str] = Counter()
 
 
 class RayHosts:
@@ -45,13 +44,13 @@ class RayHosts:
         made = pickled(dict(roles))
         slots = pool.slots(options.start_seconds)
         share = 1 / pool.max_colocate_count
-        name = options.name if options.detached else _numbered(options.name)
+        unique = "" if options.detached else f"-{uuid4().hex[:6]}"
         title = "+".join(worker_class.cls.__name__ for worker_class in roles.values())
         # The class's name is what the dashboard shows.
         actor_class = ray.remote(type(title, (WorkerHost,), {}))
         actors = [
             actor_class.options(
-                name=f"{name}-rank{rank}of{len(slots)}",
+                name=f"{options.name}-rank{rank}of{len(slots)}{unique}",
                 num_cpus=share,
                 num_gpus=share if pool.has_gpus else 0,
                 max_concurrency=_MOST_CALLS_AT_ONCE,
@@ -165,9 +164,3 @@ def _settings(options: HostOptions, rank: int) -> HostSettings:
     title = f"{options.name}-rank{rank}"
     log = None if options.logs is None else options.logs.absolute() / f"{title}.log"
     return HostSettings(title=title, folder=Path.cwd(), log=log)
-
-
-def _numbered(name: str) -> str:
-    """A name that no other group of this process has."""
-    _taken[name] += 1
-    return name if _taken[name] == 1 else f"{name}-{_taken[name]}"

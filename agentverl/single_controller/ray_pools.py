@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from agentverl.single_controller import ray_cluster
 from agentverl.single_controller.pools import ResourcePool
@@ -66,7 +67,8 @@ class RayResourcePool(ResourcePool):
             placement_group(
                 [dict(bundle) for _ in range(places)],
                 strategy="STRICT_PACK",
-                name=f"{self.name_prefix}-node{node}",
+                # Ray refuses a second name of a kind, and runs that share a cluster may name their pools alike.
+                name=f"{self.name_prefix}-node{node}-{uuid4().hex[:6]}",
                 lifetime="detached" if self.detached else None,
             )
             for node, places in enumerate(self.store)

@@ -69,6 +69,20 @@ def test_a_batch_without_references_or_rows_stays_as_it_is() -> None:
     assert (len(empty), empty.batch.ragged("prompts").dtype, len(empty.non_tensor_batch["image"])) == (0, torch.long, 0)
 
 
+def test_batches_that_refer_to_other_columns_unite() -> None:
+    store = MemoryColumnStore()
+    some, others = batch(3).select(["score"], ["uid"]), batch(3).select(["prompts"], ["image"])
+    united = refer(some, ["score"], store).union(refer(others, ["prompts", "image"], store))
+    assert set(referred(united)) == set(MOVED)
+    assert_equal(resolve(united), batch(3))
+
+
+def test_a_batch_of_references_alone_takes_further_columns() -> None:
+    alone = DataProto.concat([refer(batch(2).select(MOVED[:2], []), MOVED[:2], MemoryColumnStore())]).select()
+    alone.batch["more"] = torch.ones(2)
+    assert len(resolve(alone)) == 2
+
+
 def test_what_was_dropped_is_gone() -> None:
     store = MemoryColumnStore()
     referring = refer(batch(2), MOVED, store)
