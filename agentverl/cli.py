@@ -160,6 +160,23 @@ def show(run_folder: Path, step: int | None, uid: str | None, pick: "Pick", limi
     render(run_folder, step=step, uid=uid, pick=pick, limit=limit, tokens=tokens)
 
 
+@cli.command()
+@click.argument("model")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(min=0), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--name", help="What requests call the model; without it, its folder.")
+def serve(model: str, host: str, port: int, name: str | None) -> None:
+    """Serve a model behind OpenAI's chat completions: a judge, or any helper of a run.
+
+    \b
+    agentverl serve nano --port 8000
+    agentverl serve outputs/run/checkpoints/global_step_40/actor/huggingface --name judge
+    """
+    from agentverl.trainer.serve import serve as run
+
+    run(model, host=host, port=port, name=name)
+
+
 @cli.command(name="list")
 @click.argument("kind", required=False)
 def list_plugins(kind: str | None) -> None:

@@ -52,3 +52,16 @@ def test_our_side_of_the_step_says_how_long_each_stage_took(tmp_path: Path) -> N
     assert turn["tokens"] == 8 * 64
     assert 0 < turn["generation_seconds"] + turn["training_seconds"] < turn["seconds"]
     assert end["peak_memory_bytes"] > 2**26
+
+
+def test_rewards_count_answers_and_refusals(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewards = importlib.import_module("rewards")
+    monkeypatch.setattr(sys, "argv", ["rewards.py", "--cases", "limited_judge", "--seconds", "2"])
+    rewards.main()
+    (case,) = json.loads(capsys.readouterr().out.splitlines()[-1])["cases"]
+    assert 300 < case["ours"] < 800
+    one = rewards.blocking("blocking_loop", "blocks_loop", turns=1, prompts=1)
+    assert one.ours > 0
+    assert one.required == 0.9

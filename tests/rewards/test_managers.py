@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentverl.errors import BoundaryError, PluginError, SettingsError
+from agentverl.rewards import rate_limit
 from agentverl.rewards.base import RewardContext
 from agentverl.rewards.length import overlong_penalty
 from agentverl.rewards.rate_limit import RateLimit
@@ -196,6 +197,23 @@ async def test_limits_of_requests_tokens_and_concurrency() -> None:
     started = time.monotonic()
     await ask(limit, 50)
     assert time.monotonic() - started > 0.2
+
+
+async def test_a_slow_service_is_not_asked_beyond_its_sliding_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was sent in time arrives late: only from the answer on is it known to have arrived."""
+    monkeypatch.setattr(rate_limit, "_WINDOW_SECONDS", 0.5)
+    limit = RateLimit(max_rpm=5)
+    limit._seconds_a_request = 0.01
+    arrivals: list[float] = []
+
+    async def ask(number: int) -> None:
+        async with limit.request():
+            await asyncio.sleep(0.2 if number < 3 else 0.0)
+            arrivals.append(time.monotonic())
+
+    await asyncio.gather(*(ask(number) for number in range(15)))
+    for number in range(len(arrivals) - 5):
+        assert arrivals[number + 5] - arrivals[number] > 0.49
 
 
 async def test_a_blocking_coroutine_holds_up_neither_the_loop_nor_the_others(
