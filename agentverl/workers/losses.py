@@ -1,5 +1,7 @@
 """What an engine minimises: losses of a micro-batch whose tokens bring their weight in the whole batch."""
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 from agentverl.settings.actor import ActorSettings
 from agentverl.settings.rollout_correction import RolloutCorrectionSettings
+from agentverl.settings.seeds import derive_seed
 
 Metrics = dict[str, float | Metric]
 
@@ -72,7 +75,8 @@ def _policy_loss(
     loss_mode, instead = config.policy_loss.loss_mode, {}
     if correction is not None and correction.bypass_mode:
         loss_mode, instead = "bypass_mode", {"policy_loss": {"rollout_correction": correction}}
-    loss, metrics = get_policy_loss_fn(loss_mode)(
+    function = get_policy_loss_fn(loss_mode)
+    loss, metrics = function(
         old_log_prob=padded.get("old_log_probs", log_probs.detach()),
         log_prob=log_probs,
         advantages=padded["advantages"],
@@ -80,8 +84,18 @@ def _policy_loss(
         loss_agg_mode=config.weight_mode,
         config=LossConfig(config, {"loss_weight": padded["loss_weight"]}, **instead),
         rollout_is_weights=padded.get("rollout_is_weights"),
+        **_chance(function, micro_batch),
     )
     return loss, {name: float(value) for name, value in metrics.items()}
+
+
+def _chance(function: Callable[..., Any], micro_batch: DataProto) -> dict[str, torch.Generator]:
+    """For a loss that draws: a generator that is the same whenever the step is repeated, in whatever process."""
+    if "generator" not in inspect.signature(function).parameters:
+        return {}
+    tokens = int(micro_batch.batch.ragged("response_mask").values.sum())
+    seed = derive_seed(int(micro_batch.meta_info.get("global_steps", 0)), "policy loss", tokens)
+    return {"generator": torch.Generator().manual_seed(seed)}
 
 
 def _aggregation(name: str) -> Aggregation:

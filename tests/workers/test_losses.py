@@ -92,6 +92,23 @@ def test_losses_and_metrics_of_micro_batches_add_up(mode: str, loss_mode: str) -
     assert_parts_add_up(partial(ppo_loss, config), data, output)
 
 
+def test_a_loss_that_draws_draws_the_same_whenever_a_step_is_repeated() -> None:
+    settings = {"clip_cov_ratio": 0.2, "clip_cov_lb": -9, "clip_cov_ub": 9, "loss_mode": "clip_cov"}
+    config = ActorSettings.model_validate({"policy_loss": settings, "clip_ratio": 9})
+
+    def drawn(step: int) -> list[bool]:
+        data, output = batch()
+        data.meta_info["global_steps"] = step
+        loss, _ = ppo_loss(config, output, data)
+        gradient = torch.autograd.grad(loss, output.log_probs)[0]
+        return (gradient == 0).flatten().tolist()
+
+    torch.manual_seed(0)
+    first = drawn(1)
+    assert drawn(1) == first
+    assert any(drawn(step) != first for step in range(2, 6))
+
+
 def test_in_bypass_mode_the_losses_of_micro_batches_add_up_and_rejected_tokens_stay_counted() -> None:
     data, output = batch()
     correction = RolloutCorrectionSettings(
