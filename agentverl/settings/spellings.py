@@ -22,6 +22,15 @@ RENAMED: Mapping[str, str] = {
     "reward_model.reward_manager": "reward.reward_manager.name",
     "reward_model.reward_kwargs": "reward.reward_kwargs",
     "reward_model.num_workers": "reward.num_workers",
+    "reward_model.max_concurrent": "reward.max_concurrent",
+    "reward_model.max_rpm": "reward.max_rpm",
+    "reward_model.max_tpm": "reward.max_tpm",
+    "reward_model.estimated_tokens_per_request": "reward.estimated_tokens_per_request",
+    "reward_model.timeout": "reward.timeout_seconds",
+    **{
+        f"reward_model.overlong_buffer.{name}": f"reward.reward_kwargs.overlong_buffer_cfg.{name}"
+        for name in ("enable", "len", "penalty_factor", "log")
+    },
     M + "backend": A + "strategy",
     A + "lr": A + "optim.lr",
     A + "optim.warmup_style": A + "optim.lr_scheduler_type",
@@ -242,9 +251,13 @@ FOREIGN: tuple[Foreign, ...] = (
         "algorithm.rollout_correction.debug_rollout_actor_probs",
         harmless=(False,),
     ),
-    *_refused("reward models come with a later version", "reward.reward_model.enable", "reward_model.enable"),
+    *_refused(
+        "a reward model is a component: reward.components=[{name: preference, kind: reward_model, settings: {...}}]",
+        "reward.reward_model.enable",
+        "reward_model.enable",
+    ),
     *_habit("it belongs to a reward model, which is off", "reward.reward_model.*", "reward_model.*"),
-    *_refused("sandboxes come with a later version", "reward.sandbox_fusion.*", "sandbox_fusion.*"),
+    *_refused("programs run in a sandbox of bubblewrap, by the scorer `code`", "reward.sandbox_fusion.*", "sandbox_fusion.*"),
     *_habit("there is one trainer", "trainer.use_v1", "trainer.use_legacy_worker_impl", harmless=(True, "disable")),
     *_refused("this version's one schedule is synchronous", "trainer.v1.trainer_mode", harmless=("sync",)),
     *_habit("it belongs to asynchronous schedules", "trainer.v1.*"),
