@@ -23,6 +23,7 @@ VARIANTS = {
         "actor.loss_agg_mode=seq-mean-token-mean",
         "actor.clip_ratio=0.01",
     ),
+    "a critic": ("algorithm.adv_estimator=gae", "algorithm.lam=0.9", "actor.ppo_mini_batch_size=2"),
     "ratios of rows, weights and rejection": (
         "actor.ppo_mini_batch_size=2",
         "actor.ppo_epochs=2",
@@ -47,6 +48,7 @@ def one_step(folder: Path, max_tokens: int, *words: str) -> tuple[Mapping[str, f
         f"actor.ppo_max_token_len_per_gpu={max_tokens}",
         f"rollout.log_prob_max_token_len_per_gpu={max_tokens}",
         f"ref.log_prob_max_token_len_per_gpu={max_tokens}",
+        f"critic.ppo_max_token_len_per_gpu={max_tokens}",
     )
     more = ("trainer.total_training_steps=1", "trainer.val_before_train=false", "trainer.test_freq=-1")
     settings = compose_words((*SMALL, *more, *limits, *words, f"trainer.default_local_dir={folder}"))
