@@ -12,7 +12,9 @@ from tests.trainer import delayed_credit
 
 SEEDS = (0, 1, 2, 3, 4)
 ENOUGH = 0.8
-STEPS = 60
+WINDOW = 10
+"""Steps of one prompt each over which success is averaged."""
+STEPS = 80
 WORDS = (
     f"agent.environment={delayed_credit.__file__}:DelayedCredit",
     "multi_turn.tool_config_path=null",
@@ -20,8 +22,8 @@ WORDS = (
     "multi_turn.max_tokens_per_turn=32",
     "data.max_response_length=320",
     "data.train_size=512",
-    "data.train_batch_size=4",
-    "actor.ppo_mini_batch_size=4",
+    "data.train_batch_size=1",
+    "actor.ppo_mini_batch_size=1",
     "rollout.n=4",
     "actor.optim.lr=2e-4",
     "actor.optim.lr_scheduler_type=constant",
@@ -41,7 +43,7 @@ OF_ITS_OWN = {
 
 
 def steps_to_success(folder: Path, estimator: str, seed: int) -> int:
-    """Steps until the mean success of three steps in a row is high enough; one more than all where it never is."""
+    """Steps until the mean success of the last ones is high enough; one more than all where it never is."""
     words = [*WORDS, *OF_ITS_OWN[estimator], f"algorithm.adv_estimator={estimator}", f"trainer.seed={seed}"]
     name = f"{estimator}-{seed}"
     command = [sys.executable, "-m", "agentverl", "train", *words, f"trainer.experiment_name={name}"]
@@ -50,8 +52,8 @@ def steps_to_success(folder: Path, estimator: str, seed: int) -> int:
     assert done.returncode == 0, done.stderr[-2000:]
     lines = (folder / "outputs" / name / "metrics.jsonl").read_text().splitlines()
     success = [json.loads(line)["data"]["critic/score/mean"] for line in lines]
-    means = [sum(success[step - 3 : step]) / 3 for step in range(3, len(success) + 1)]
-    return next((step for step, mean in enumerate(means, 3) if mean >= ENOUGH), STEPS + 1)
+    means = [sum(success[step - WINDOW : step]) / WINDOW for step in range(WINDOW, len(success) + 1)]
+    return next((step for step, mean in enumerate(means, WINDOW) if mean >= ENOUGH), STEPS + 1)
 
 
 @pytest.mark.acceptance
