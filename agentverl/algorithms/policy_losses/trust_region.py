@@ -58,7 +58,9 @@ def compute_policy_loss_dppo_kl(
     inputs = LossInputs.clean(old_log_prob, log_prob, advantages, response_mask)
     now, then = torch.exp(inputs.log_prob.detach()), torch.exp(inputs.old_log_prob)
     divergence = then * torch.log((then + _EPSILON) / (now + _EPSILON))
-    divergence = divergence + (1 - then) * torch.log((1 - then + _EPSILON) / (1 - now + _EPSILON))
+    # A log-probability of 0 may be rounded to a little above.
+    others_now, others_then = (1 - now).clamp(min=0), (1 - then).clamp(min=0)
+    divergence = divergence + others_then * torch.log((others_then + _EPSILON) / (others_now + _EPSILON))
     up = (divergence <= high) | (now <= then)
     down = (divergence <= low) | (now >= then)
     return _within(inputs, up, down, loss_agg_mode, config, rollout_is_weights)

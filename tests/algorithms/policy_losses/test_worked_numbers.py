@@ -60,6 +60,16 @@ def test_dppo_stops_tokens_that_went_too_far_and_lets_them_come_back(divergence:
     assert metrics["actor/pg_clipfrac_lower"] == pytest.approx(1 / 3)
 
 
+def test_a_probability_rounded_to_above_1_is_near_1() -> None:
+    log_prob = rows([1e-7, 1e-7]).requires_grad_()
+    old = torch.log(rows([0.9999, 1.0]))
+    loss, metrics = algorithms.compute_policy_loss_dppo_kl(
+        old, log_prob, rows([1.0, 1.0]), torch.ones(1, 2), "token-sum", CONFIG
+    )
+    assert gradient(loss, log_prob)[0] == pytest.approx([-1.0, -1.0], rel=1e-3)
+    assert metrics["actor/pg_clipfrac"] == 0
+
+
 def test_gmpo_takes_the_mean_over_rows_with_a_token() -> None:
     log_prob = rows([0.1, -0.1], [0.4, 0.0], [9.0, 9.0])
     mask = torch.tensor([[1, 1], [1, 0], [0, 0]])
