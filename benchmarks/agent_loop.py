@@ -13,26 +13,10 @@ import tempfile
 from pathlib import Path
 
 from comparison import Case, Side, report
-from peers import peer_python
+from peers import verl_python
 from tiny_model import build
 
 SIDES = Path(__file__).parent / "sides"
-# verl itself, and what it imports that agentverl's environment lacks; torch and transformers are shared.
-PACKAGES = [
-    *(
-        "verl==0.9.1",
-        "codetiming",
-        "pylatexenc",
-        "torchdata",
-        "pybind11",
-        "wandb",
-        "cachetools",
-        "uvicorn",
-        "starlette",
-    ),
-    *("orjson", "fastapi==0.136.3", "ray", "tensordict", "msgpack", "jsonschema", "jsonschema-specifications"),
-    *("referencing", "rpds-py"),
-]
 
 
 def main() -> None:
@@ -42,7 +26,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = str(build(Path(folder) / "model"))
         ours = Side("agentverl", Path(sys.executable), SIDES / "own_agent_loop.py", model, threads=1)
-        python = peer_python("verl", "verl.experimental.agent_loop.tool_agent_loop", PACKAGES)
+        python = verl_python("verl.experimental.agent_loop.tool_agent_loop")
         verl = Side("verl", python, SIDES / "verl_agent_loop.py", model, threads=1)
         for side in (ours, verl):
             side.turn(warm_up=True)

@@ -101,16 +101,16 @@ def compute_multi_turn_optimal_token_baseline_advantage(
 
 def _path_energies(mask: Tensor, old_log_probs: Tensor, squares: Tensor, weights: Tensor | None) -> Tensor:
     """(B, T): W_t, the sum of 1 - 2 pi + sum(pi^2) over the unmasked tokens up to t."""
-    energies = unmasked(old_log_probs, mask).exp_().mul_(-2).add_(1).add_(unmasked(squares, mask))
+    energies = old_log_probs.exp().mul_(-2).add_(1).add_(squares)
     if weights is not None:
-        energies.mul_(unmasked(weights, mask).square_())
-    return energies.mul_(mask).cumsum_(dim=-1)
+        energies.mul_(weights).mul_(weights)
+    return unmasked(energies, mask).cumsum_(dim=-1)
 
 
 def _baselines(returns: Tensor, energies: Tensor, groups: Groups, epsilon: float) -> Tensor:
-    """(B, T): sum(G W) / (sum(W) + epsilon) over each column of a row's group."""
+    """(B, T): sum(G W) / (sum(W) + epsilon) over each column of a row's group; overwrites W."""
     total = groups.total(energies).add_(epsilon)
-    return groups.total(returns * energies).div_(total).index_select(0, groups.number)
+    return groups.total(energies.mul_(returns)).div_(total).index_select(0, groups.number)
 
 
 def _clear_tails(baselines: Tensor, lengths: Tensor, groups: Groups) -> None:
@@ -121,8 +121,8 @@ def _clear_tails(baselines: Tensor, lengths: Tensor, groups: Groups) -> None:
 
 
 def _less_baseline(returns: Tensor, baselines: Tensor, groups: Groups, singleton: Singleton) -> Tensor:
-    """(B, T): G - B; in a group of one 0, or G with `singleton="raw"`."""
+    """(B, T): G - B, in the place of B; in a group of one 0, or G with `singleton="raw"`."""
     alone = groups.alone.nonzero().squeeze(1)
-    advantages = returns - baselines
+    advantages = torch.sub(returns, baselines, out=baselines)
     advantages[alone] = returns[alone] if singleton == "raw" else 0.0
     return advantages

@@ -65,3 +65,18 @@ def test_rewards_count_answers_and_refusals(
     one = rewards.blocking("blocking_loop", "blocks_loop", turns=1, prompts=1)
     assert one.ours > 0
     assert one.required == 0.9
+
+
+def test_our_side_of_the_estimators_times_each_of_them() -> None:
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "sides" / "estimators.py", "agentverl", "16", "64"],
+        input="turn\nend\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    turn, _ = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    program = importlib.import_module("advantages")
+    assert {*program.BY_ROW, *program.ALONG_TIME, *program.ALONG_TIME.values(), "torch.sum", "gdpo"} <= set(turn)
+    assert all(seconds > 0 for seconds in turn.values())
