@@ -12,6 +12,9 @@ _LAZY = {
     "Environment": "agentverl.environments.base",
     "Sandbox": "agentverl.sandboxes.base",
     "PPOTrainer": "agentverl.trainer.ppo",
+    "RayPPOTrainer": "agentverl.trainer.ppo:PPOTrainer",
+    "ResourcePoolManager": "agentverl.single_controller.pools",
+    "RayWorkerGroup": "agentverl.single_controller.ray_group",
     "ActorRolloutRefWorker": "agentverl.workers.actor_rollout_ref",
     "RolloutReplica": "agentverl.rollout.replica",
 }
@@ -22,7 +25,8 @@ __all__ = list(_LAZY)
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'agentverl' has no attribute {name!r}; public names: {', '.join(__all__)}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    module, _, attribute = _LAZY[name].partition(":")
+    return getattr(importlib.import_module(module), attribute or name)
 
 
 def __dir__() -> list[str]:

@@ -12,6 +12,7 @@ from agentverl.single_controller.pools import PoolSpec, ResourcePool, ResourcePo
 from agentverl.single_controller.program import Program
 from agentverl.single_controller.ray_cluster import RayInit, connect, disconnect
 from agentverl.single_controller.worker import WorkerClass
+from agentverl.single_controller.worker_errors import WorkerClassError
 from agentverl.single_controller.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
@@ -130,10 +131,10 @@ class Places:
         """Start the workers of a role on its pool.
 
         Raises:
-            BadInputError: the role has workers already.
+            WorkerClassError: the role has workers already.
         """
         if role in self._started:
-            raise BadInputError(f"role {role} has workers already; started: {', '.join(self._started)}")
+            raise WorkerClassError(f"role {role} has workers already; started: {', '.join(self._started)}")
         placement = self._placement
         pool = self.manager.get_resource_pool(role)
         workers = start_workers(

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -15,6 +15,7 @@ from agentverl.protocol.data_proto import DataProto
 from agentverl.rollout.batching import assemble
 from agentverl.rollout.episode import Group
 from agentverl.settings.root import Settings
+from agentverl.single_controller.pools import ResourcePoolManager
 from agentverl.trainer.curves import draw_curves
 from agentverl.trainer.data_metrics import (
     data_metrics,
@@ -25,6 +26,7 @@ from agentverl.trainer.group_filter import GroupFilter
 from agentverl.trainer.interruption import Interruption
 from agentverl.trainer.memory import MemoryMeter
 from agentverl.trainer.optimiser_steps import StepPlan
+from agentverl.trainer.placement import placement_of
 from agentverl.trainer.policy_update import PolicyUpdate
 from agentverl.trainer.preparation import Prepared, prepare
 from agentverl.trainer.problems import Problems
@@ -39,16 +41,29 @@ from agentverl.trainer.summary import Summary, ValidationPoint
 from agentverl.trainer.token_classes import TokenClasses
 from agentverl.trainer.validation import validate
 
+if TYPE_CHECKING:
+    from agentverl.single_controller.ray_group import RayWorkerGroup
+
 
 class PPOTrainer:
     """Trains a policy; `fit` does all of a run, `begin`, `train_step` and `end` are its parts.
 
     Args:
         config: the whole configuration.
+        resource_pool_manager: the pools of the roles `actor_rollout_ref` and `critic`; None: all roles share one of
+            `trainer.nnodes` times `trainer.n_gpus_per_node` places.
+        ray_worker_group_cls: with `trainer.launcher=ray`, what is made in place of a RayWorkerGroup.
     """
 
-    def __init__(self, config: Settings) -> None:
+    def __init__(
+        self,
+        config: Settings,
+        resource_pool_manager: ResourcePoolManager | None = None,
+        ray_worker_group_cls: "type[RayWorkerGroup] | None" = None,
+    ) -> None:
         self.settings = config
+        self._pools = resource_pool_manager
+        self._group_class = ray_worker_group_cls
         self.state = TrainerState()
         self.interruption = Interruption()
         """Ends the run after the step that it is in, once it is requested."""
@@ -94,6 +109,7 @@ class PPOTrainer:
             self.run.path,
             trains=True,
             optimiser_steps=self._optimiser_steps(),
+            placement=placement_of(settings, self.run.path / "logs", self._pools, self._group_class),
         )
         classes = TokenClasses(prepared.tokenizer, prepared.parser)
         self._update = PolicyUpdate(settings, self.session.workers, self.session.critic, classes)
