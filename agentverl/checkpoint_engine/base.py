@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from agentverl.checkpoint_engine.seats import ALONE, Seat
+
 NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
 
@@ -21,8 +23,8 @@ class CheckpointEngine(ABC):
         """Get what an update needs, such as buffers; before each update."""
 
     @abstractmethod
-    async def build_topology(self) -> None:
-        """Connect senders and receivers; does nothing where they already are."""
+    async def build_topology(self, seat: Seat = ALONE) -> None:
+        """Connect sender and receivers, each with its own seat; does nothing where they already are."""
 
     @abstractmethod
     async def send_weights(self, weights: NamedTensors) -> None:
@@ -35,6 +37,10 @@ class CheckpointEngine(ABC):
         Raises:
             WeightTransferError: the set breaks off, or nothing is being sent.
         """
+
+    @abstractmethod
+    async def refuse(self) -> None:
+        """End the update in place of `finalize`, on the side of a receiver that cannot use the set."""
 
     @abstractmethod
     async def finalize(self, version: int) -> None:

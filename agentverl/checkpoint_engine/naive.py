@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from agentverl.checkpoint_engine.base import CheckpointEngine, NamedTensors
+from agentverl.checkpoint_engine.seats import ALONE, Seat
 from agentverl.checkpoint_engine.transfer_errors import WeightTransferError
 
 
@@ -20,7 +21,7 @@ class NaiveCheckpointEngine(CheckpointEngine):
     async def prepare(self) -> None:
         self._offered, self._complete = None, False
 
-    async def build_topology(self) -> None:
+    async def build_topology(self, seat: Seat = ALONE) -> None:
         """Both sides are here already."""
 
     async def send_weights(self, weights: NamedTensors) -> None:
@@ -38,6 +39,9 @@ class NaiveCheckpointEngine(CheckpointEngine):
         except Exception as error:  # whatever the training engine raises, the set is not complete
             raise WeightTransferError(f"the weights broke off: {type(error).__name__}: {error}") from error
         self._complete = True
+
+    async def refuse(self) -> None:
+        self._complete = False
 
     async def finalize(self, version: int) -> None:
         if not self._complete:

@@ -98,6 +98,8 @@ class EngineSettings:
     head: Head = "language_model"
     """What stands on the last hidden states; `value` is one number a token, 0 until it is trained."""
     trust_remote_code: bool = False
+    share_weights: bool = False
+    """Keep the weights of a model that one CPU rank holds in shared memory, where servers can read them."""
     sharding: ShardingSettings = field(default_factory=ShardingSettings)
     seed: int = 0
     """Of random weights."""

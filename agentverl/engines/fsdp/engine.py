@@ -53,7 +53,7 @@ class FSDPEngine(BaseEngine):
         packed_model = self._packed_model = load_packed_model(self.settings, self._ranks)
         trained, dtype = self.settings.optimizer is not None, getattr(torch, self.settings.dtype)
         if self._ranks is None:
-            self._weights = Weights(packed_model.model, dtype, trained=trained)
+            self._weights = Weights(packed_model.model, dtype, trained=trained, shared=self.settings.share_weights)
         else:
             packed_model.requires_grad_(trained)
             shard(packed_model, packed_model.model, self._ranks, dtype, self.settings.sharding)

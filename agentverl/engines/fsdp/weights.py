@@ -1,9 +1,14 @@
 """The weights that the optimiser updates, beside their rounded copies that the forward pass uses."""
 
+import shutil
 from collections.abc import Iterator
 
 import torch
 from transformers import PreTrainedModel
+
+from agentverl.errors import BadInputError
+
+_SHARED_MEMORY = "/dev/shm"
 
 
 class Weights:
@@ -11,9 +16,17 @@ class Weights:
 
     Where the computation is in a smaller type than the weights, the model holds rounded copies: gradients are summed
     up in the weights' type as soon as they are there, and `publish` rounds the updated weights again.
+
+    Args:
+        dtype: of the computation.
+        trained: whether there will be gradients.
+        shared: whether the weights of the forward pass lie in shared memory, where other processes can read them.
+
+    Raises:
+        BadInputError: there is too little shared memory.
     """
 
-    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, *, trained: bool) -> None:
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, *, trained: bool, shared: bool = False) -> None:
         self.used = dict(model.named_parameters())
         self.masters: dict[str, torch.nn.Parameter] = {}
         for name, parameter in self.used.items():
@@ -26,6 +39,19 @@ class Weights:
                 parameter.register_post_accumulate_grad_hook(_GradientCollector(self.masters[name]))
             parameter.data = parameter.data.to(dtype)
             self.masters.setdefault(name, parameter)
+        if shared:
+            self._share()
+
+    def _share(self) -> None:
+        needed = sum(parameter.nbytes for parameter in self.used.values())
+        free = shutil.disk_usage(_SHARED_MEMORY).free
+        if free < needed:
+            raise BadInputError(
+                f"the weights take {needed >> 20} MiB of shared memory and {_SHARED_MEMORY} has {free >> 20} MiB free; "
+                "give the container more (docker: --shm-size), or set rollout.checkpoint_engine.backend=gloo"
+            )
+        for parameter in self.used.values():
+            parameter.data.share_memory_()
 
     def published(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every parameter once, as the forward pass uses it."""
