@@ -44,7 +44,8 @@ def rollouts(function: str) -> Iterator[Callable[[int], float]]:
     """A server and its rollouts with one reward function; what is yielded plays that many prompts and times it."""
     with tempfile.TemporaryDirectory() as folder:
         words = [f"reward.custom_reward_function.path={SIDES / 'blocking_reward.py'}"]
-        words += [f"reward.custom_reward_function.name={function}", f"trainer.default_local_dir={folder}/run"]
+        words += [f"reward.custom_reward_function.name={function}", "reward.num_workers=8"]
+        words += [f"trainer.default_local_dir={folder}/run"]
         settings = compose(None, [*words, "trainer.logger=[file]"])
         prepared = prepare(settings, splits=("train",))
         session = Session(settings, prepared, Path(folder) / "run")

@@ -257,7 +257,9 @@ FOREIGN: tuple[Foreign, ...] = (
         "reward_model.enable",
     ),
     *_habit("it belongs to a reward model, which is off", "reward.reward_model.*", "reward_model.*"),
-    *_refused("programs run in a sandbox of bubblewrap, by the scorer `code`", "reward.sandbox_fusion.*", "sandbox_fusion.*"),
+    *_refused(
+        "programs run in a sandbox of bubblewrap, by the scorer `code`", "reward.sandbox_fusion.*", "sandbox_fusion.*"
+    ),
     *_habit("there is one trainer", "trainer.use_v1", "trainer.use_legacy_worker_impl", harmless=(True, "disable")),
     *_refused("this version's one schedule is synchronous", "trainer.v1.trainer_mode", harmless=("sync",)),
     *_habit("it belongs to asynchronous schedules", "trainer.v1.*"),
