@@ -12,13 +12,12 @@ from agentverl.agent_loops.loading import AgentLoopSpec
 from agentverl.deadlines import Deadline, contained, give_up
 from agentverl.errors import BadInputError, Boundary, BoundaryError, InfrastructureError
 from agentverl.plugins import line_of
-from agentverl.rollout.client import Gate, TrajectoryClient
+from agentverl.rollout.client import Gate, HeldServer, TrajectoryClient
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure
 from agentverl.rollout.judging import settle
 from agentverl.rollout.parts import Workshop
 from agentverl.rollout.raw_outputs import as_outputs, complete
 from agentverl.rollout.record_check import mismatch, rebuilt
-from agentverl.rollout.router import Lease
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.scoring import Scoring
 from agentverl.rollout.stage import Stage
@@ -29,7 +28,7 @@ from agentverl.trajectory import AgentLoopOutput, Termination
 class Attempt:
     """One attempt; an object of a single use."""
 
-    def __init__(self, workshop: Workshop, episode: Episode, lease: Lease, gate: Gate) -> None:
+    def __init__(self, workshop: Workshop, episode: Episode, lease: HeldServer, gate: Gate) -> None:
         self._workshop = workshop
         self._settings: RunnerSettings = workshop.settings
         self._episode = episode

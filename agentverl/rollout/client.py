@@ -4,12 +4,28 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from agentverl.deadlines import OutOfTimeError, bounded
 from agentverl.errors import BadInputError, BoundaryError, InfrastructureError
-from agentverl.rollout.router import Lease
+from agentverl.rollout.continued import Continued
+from agentverl.rollout.replica import RolloutReplica
 from agentverl.trajectory import TokenOutput
+
+_MOST_MOVES = 3
+"""From one server to another, for one request."""
+
+
+class HeldServer(Protocol):
+    """The server that a trajectory was given (`agentverl.rollout.router.Lease`)."""
+
+    request_id: str
+
+    @property
+    def replica(self) -> RolloutReplica: ...
+    async def open_more(self, request_id: str) -> None: ...
+    async def renew(self, failed: RolloutReplica | None = None) -> None: ...
+    async def follow(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +78,7 @@ class TrajectoryClient:
 
     def __init__(
         self,
-        lease: Lease,
+        lease: HeldServer,
         *,
         gate: Gate | None = None,
         timeout_seconds: float | None = None,
@@ -93,17 +109,44 @@ class TrajectoryClient:
         if self._gate is not None and not self._gate.is_open:
             self._queued(await self._gate.passed())
         if self._turn is None:
-            if request_id != self._lease.request_id:
-                await self._lease.open_more(request_id)
-            output = await self._ask(request_id, prompt_ids, sampling_params, media)
+            output = await self._complete(request_id, prompt_ids, sampling_params, media)
         else:
             async with self._turn:
-                output = await self._ask(self._lease.request_id, prompt_ids, sampling_params, media)
-        self._queued(float(output.extra_fields.get("queue_seconds", 0.0)))
+                output = await self._complete(self._lease.request_id, prompt_ids, sampling_params, media)
         temperature = float(sampling_params.get("temperature", 1.0))
         log_probs = None if output.log_probs is None else list(output.log_probs)
         self.record.append(Sampled(list(prompt_ids), list(output.token_ids), log_probs, temperature))
         return output
+
+    async def _complete(
+        self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], media: dict[str, Any]
+    ) -> TokenOutput:
+        """An answer; what a server gives back when it leaves is continued by another one, from there."""
+        answer = Continued(prompt_ids, sampling_params)
+        while True:
+            output = await self._on_some_server(request_id, answer, media)
+            self._queued(float(output.extra_fields.get("queue_seconds", 0.0)))
+            if answer.takes(output):
+                return answer.output
+            await self._lease.follow()
+            if self._gate is not None:
+                self._queued(await self._gate.passed())
+
+    async def _on_some_server(self, request_id: str, answer: "Continued", media: dict[str, Any]) -> TokenOutput:
+        """What a server samples next; where one is lost, what another samples from the same tokens."""
+        for last in (*(False,) * _MOST_MOVES, True):
+            replica = self._lease.replica
+            try:
+                if request_id != self._lease.request_id:
+                    await self._lease.open_more(request_id)
+                return await self._ask(request_id, answer.prompt_ids, answer.sampling_params, media)
+            except InfrastructureError as error:
+                if last or isinstance(error.__cause__, OutOfTimeError):
+                    raise
+                await self._lease.renew(replica)
+                if self._lease.replica is replica:
+                    raise
+        raise AssertionError("unreachable: the last try returns or raises")
 
     async def _ask(
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], media: dict[str, Any]
@@ -118,7 +161,7 @@ class TrajectoryClient:
         except (BadInputError, BoundaryError):
             raise
         except OutOfTimeError as error:
-            raise InfrastructureError(f"the rollout server gave {error}", "model") from None
+            raise InfrastructureError(f"the rollout server gave {error}", "model") from error
         except Exception as error:  # whatever a server raises, the policy did not cause it
             raise InfrastructureError(f"the rollout server failed: {type(error).__name__}: {error}", "model") from error
 

@@ -9,11 +9,10 @@ from agentverl.agent_loops.cutting import TokenCutter
 from agentverl.agent_loops.prompt_cache import PromptCache
 from agentverl.errors import BoundaryError
 from agentverl.rollout.attempt import Attempt
-from agentverl.rollout.client import Gate
+from agentverl.rollout.client import Gate, HeldServer
 from agentverl.rollout.episode import Episode, EpisodeResult
 from agentverl.rollout.judging import Judging
 from agentverl.rollout.parts import EpisodeParts, Workshop
-from agentverl.rollout.router import Lease
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.stage import Worlds
 
@@ -57,7 +56,7 @@ class EpisodeRunner:
         if self.parts.reward is not None:
             await self.parts.reward.close()
 
-    async def run(self, episode: Episode, lease: Lease, gate: Gate) -> EpisodeResult:
+    async def run(self, episode: Episode, lease: HeldServer, gate: Gate) -> EpisodeResult:
         """Play one episode on the leased server.
 
         Raises:

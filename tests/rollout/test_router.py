@@ -96,3 +96,99 @@ async def test_waiting_at_the_gate_counts_for_no_deadline(router: LeastLoadedRou
     await task
     assert queued
     assert 0.01 < queued[0] < 5
+
+
+async def test_a_killed_server_is_out_of_rotation_and_its_request_goes_on_elsewhere(
+    router: LeastLoadedRouter, replicas: list[FakeReplica]
+) -> None:
+    replicas[0].delay_seconds = 30.0
+    lease = await router.lease("a")
+    client = TrajectoryClient(lease)
+    request = asyncio.ensure_future(client.generate("a", prompt_ids=[1], sampling_params=PARAMS))
+    await replicas[0].started.wait()
+    replicas[0].lost = True
+    replicas[0].leaving.set()
+    output = await request
+    assert [sampled.token_ids for sampled in client.record] == [output.token_ids]
+    assert [list(prompt) for prompt, _ in replicas[1].answers["a"]] == [[1]]
+    assert router.held == {lease.replica: 1}
+    assert router.known[1] is cast(RolloutReplica, replicas[0])
+    await lease.close()
+    assert router.total_held == 0
+
+
+async def test_sub_agents_that_find_a_server_lost_move_once(
+    router: LeastLoadedRouter, replicas: list[FakeReplica]
+) -> None:
+    lease = await router.lease("a")
+    replicas[0].lost = True
+    client = TrajectoryClient(lease)
+    names = ["a", "a/1", "a/2"]
+    await asyncio.gather(*(client.generate(name, prompt_ids=[1], sampling_params=PARAMS) for name in names))
+    assert sorted(replicas[1].answers) == names
+    assert router.total_held == 1
+
+
+async def test_what_a_leaving_server_gives_back_is_continued_elsewhere(
+    router: LeastLoadedRouter, replicas: list[FakeReplica]
+) -> None:
+    replicas[0].delay_seconds = 30.0
+    replicas[1].weight_version = 7
+    lease = await router.lease("a")
+    client = TrajectoryClient(lease)
+    params = {"seed": 1, "max_tokens": 5, "stop_token_ids": [258]}
+    request = asyncio.ensure_future(client.generate("a", prompt_ids=[1], sampling_params=params))
+    await replicas[0].started.wait()
+    await router.leave(lease.replica)
+    output = await request
+    (_, first), (prompt, second) = replicas[0].answers["a"][0], replicas[1].answers["a"][0]
+    assert len(first.token_ids) == 2
+    assert prompt == [1, *first.token_ids]
+    assert output.token_ids == [*first.token_ids, *second.token_ids]
+    assert output.log_probs == [*(first.log_probs or ()), *(second.log_probs or ())]
+    assert output.weight_versions == [(2, 0), (5, 7)]
+    assert replicas[1].params[0]["max_tokens"] == 3
+    assert replicas[1].params[0]["seed"] != 1
+    assert client.record[0].token_ids == output.token_ids
+    await lease.close()
+    assert router.total_held == 0
+    assert sorted(replicas[0].closed + replicas[1].closed) == ["a", "a"]
+
+
+async def test_a_server_that_is_well_again_comes_back(router: LeastLoadedRouter, replicas: list[FakeReplica]) -> None:
+    lease = await router.lease("a")
+    replicas[0].lost = True
+    await lease.renew()
+    assert len(router.replicas) == 1
+    replicas[0].lost = False
+    for replica in router.known:
+        assert await router.check(replica)
+    assert len(router.replicas) == 2
+    assert sorted(router.held.values()) == [0, 1]
+
+
+async def test_a_lease_on_a_dead_server_is_one_on_another(
+    router: LeastLoadedRouter, replicas: list[FakeReplica]
+) -> None:
+    replicas[0].lost = True
+    lease = await router.lease("a")
+    assert replicas[1].opened == ["a"]
+    await lease.close()
+    replicas[1].lost = True
+    with pytest.raises(InfrastructureError, match="no rollout server"):
+        await router.lease("b")
+    assert router.total_held == 0
+
+
+async def test_a_trajectory_that_is_played_again_begins_on_a_clean_server(
+    router: LeastLoadedRouter, replicas: list[FakeReplica]
+) -> None:
+    lease = await router.lease("a")
+    await lease.open_more("a/critic")
+    await lease.begin_again()
+    assert replicas[0].events[2:] == ["abort a", "close a", "abort a/critic", "close a/critic", "open a"]
+    replicas[0].lost = True
+    await lease.begin_again()
+    assert replicas[1].opened == ["a"]
+    await lease.close()
+    assert router.total_held == 0
