@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from agentverl.errors import BadInputError
@@ -93,6 +94,7 @@ class Placement:
         options: of all processes; each role's are named after it.
         init: how Ray is reached.
         group_class: with `ray`, what is made in place of a RayWorkerGroup.
+        use_gpu: whether a place has a GPU; None: where the cluster has any.
     """
 
     launcher: str = "local"
@@ -101,6 +103,7 @@ class Placement:
     options: HostOptions = field(default_factory=HostOptions)
     init: RayInit = field(default_factory=RayInit)
     group_class: "type[RayWorkerGroup] | None" = None
+    use_gpu: bool | None = None
 
     def open(self) -> "Places":
         """Reach what the workers shall stand on; nothing is reserved before they start.
@@ -114,7 +117,7 @@ class Placement:
             return Places(self, ResourcePoolManager(self.pools, self.roles), is_own=False)
         from agentverl.single_controller.ray_pools import RayResourcePool
 
-        manager = ResourcePoolManager(self.pools, self.roles, RayResourcePool)
+        manager = ResourcePoolManager(self.pools, self.roles, partial(RayResourcePool, use_gpu=self.use_gpu))
         return Places(self, manager, is_own=connect(self.init))
 
 

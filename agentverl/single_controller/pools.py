@@ -1,6 +1,6 @@
 """Which role gets which devices: pools of places, and the roles that share them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from agentverl.single_controller.worker_errors import ResourceError
@@ -71,7 +71,7 @@ class ResourcePoolManager:
         self,
         resource_pool_spec: Mapping[str, PoolSpec],
         mapping: Mapping[Any, str] | Iterable[tuple[Any, str]] | None = None,
-        pool_class: type[ResourcePool] = ResourcePool,
+        pool_class: Callable[..., ResourcePool] = ResourcePool,
     ) -> None:
         self.resource_pool_spec = {name: _places(name, spec) for name, spec in resource_pool_spec.items()}
         pairs = mapping.items() if isinstance(mapping, Mapping) else mapping

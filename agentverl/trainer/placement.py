@@ -31,6 +31,7 @@ def placement_of(
         pools=shared if pools is None else pools.resource_pool_spec,
         roles={} if pools is None else pools.mapping,
         group_class=group_class,
+        use_gpu=None if trainer.device == "auto" else trainer.device == "cuda",
         options=HostOptions(
             logs=logs, ports=trainer.master_port_range, start_seconds=trainer.ray_wait_register_center_timeout
         ),
