@@ -19,16 +19,19 @@ class TrainingProgram:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._interrupted = False
         self._trainer: PPOTrainer | None = None
 
     def run(self) -> tuple[Summary, Path]:
         """All of the run, and its folder."""
         self._trainer = PPOTrainer(self._settings)
+        self._trainer.interruption.requested = self._interrupted
         summary = self._trainer.fit()
         return summary, self._trainer.run.path
 
     def interrupt(self) -> None:
         """As SIGTERM does: save after the step that runs, and end."""
+        self._interrupted = True
         if self._trainer is not None:
             self._trainer.interruption.requested = True
 

@@ -28,6 +28,18 @@ def test_useful_tokens_reports_one_object(monkeypatch: pytest.MonkeyPatch, capsy
     assert 0.1 < case["ours"] <= 1.05
 
 
+@pytest.mark.integration
+def test_the_data_plane_sends_a_fifth_at_most(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = ["--trajectories", "64", "--tokens", "1000", "--image-bytes", "37500"]
+    monkeypatch.setattr(sys, "argv", ["data_plane.py", *size])
+    importlib.import_module("data_plane").main()
+    calls, step, _ = json.loads(capsys.readouterr().out.splitlines()[-1])["cases"]
+    assert calls["ratio"] >= 5
+    assert step["ratio"] >= 2.5
+
+
 def test_our_side_of_the_step_says_how_long_each_stage_took(tmp_path: Path) -> None:
     tiny_model = importlib.import_module("tiny_model")
     model, rows = tiny_model.build(tmp_path / "model"), tiny_model.write_rows(tmp_path / "rows.jsonl", 4)

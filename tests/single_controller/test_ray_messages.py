@@ -1,0 +1,37 @@
+"""What keeps a run from reaching Ray is said in one line with the remedy."""
+
+from typing import Any
+
+import pytest
+import ray
+
+from agentverl.single_controller.ray_cluster import RayInit, connect
+from agentverl.single_controller.worker_errors import ResourceError
+
+
+@pytest.mark.parametrize(
+    ("raised", "address", "message"),
+    [
+        (
+            RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.11.7"),
+            "head:6379",
+            "Ray at head:6379 is of another version than this process: Version mismatch: .* Ray: 2.9.0 Python: 3.11.7",
+        ),
+        (
+            ConnectionError("nobody answers"),
+            "head:6379",
+            "Ray is not running at head:6379: nobody .* `ray start --head`",
+        ),
+        (Exception("timed out"), None, "Ray does not start on this machine: timed out"),
+    ],
+)
+def test_errors_of_ray_are_explained(
+    raised: Exception, address: str | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_: Any) -> None:
+        raise raised
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(ResourceError, match=message):
+        connect(RayInit(address=address))
