@@ -177,6 +177,21 @@ def serve(model: str, host: str, port: int, name: str | None) -> None:
     run(model, host=host, port=port, name=name)
 
 
+@cli.command()
+@click.argument("checkpoint", metavar="CHECKPOINT", type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path), help="Where to; else actor/huggingface in the checkpoint.")
+def merge(checkpoint: Path, output: Path | None) -> None:
+    """Make a model folder of a checkpoint, or of a run's newest one, and check its logits.
+
+    \b
+    agentverl merge outputs/run
+    agentverl merge outputs/run/checkpoints/global_step_40 --output my_model
+    """
+    from agentverl.trainer.merge import merge as run
+
+    run(checkpoint, output)
+
+
 @cli.command(name="list")
 @click.argument("kind", required=False)
 def list_plugins(kind: str | None) -> None:
