@@ -6,7 +6,7 @@ from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 from agentverl.settings.actor import ActorSettings
 
-_SCALED_BY_ADVANTAGE = frozenset({"vanilla", "cispo", "dppo_kl", "dppo_tv", "geo_mean", "gpg", "gspo", "sapo"})
+SCALED_BY_ADVANTAGE = frozenset({"vanilla", "cispo", "dppo_kl", "dppo_tv", "geo_mean", "gpg", "gspo", "sapo"})
 """Losses that are the advantage times something, for each token."""
 
 
@@ -41,4 +41,4 @@ def _count(column: Ragged) -> torch.Tensor:
 def _only_advantages_count(config: ActorSettings, data: DataProto) -> bool:
     if config.use_kl_loss or config.entropy_coeff != 0 or config.calculate_entropy:
         return False
-    return config.policy_loss.loss_mode in _SCALED_BY_ADVANTAGE and "old_log_probs" not in data.batch
+    return config.policy_loss.loss_mode in SCALED_BY_ADVANTAGE and "old_log_probs" not in data.batch

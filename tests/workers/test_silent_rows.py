@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from agentverl.algorithms.loss_config import LossConfig
+from agentverl.algorithms.registry import get_policy_loss_fn
 from agentverl.protocol.columns import Columns
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 from agentverl.settings.actor import ActorSettings
 from agentverl.settings.root import ActorRolloutRefSettings
 from agentverl.workers.actor_rollout_ref import ActorRolloutRefWorker, PolicyRun
-from agentverl.workers.silent_rows import without_silent_rows
+from agentverl.workers.silent_rows import SCALED_BY_ADVANTAGE, without_silent_rows
 
 LENGTHS = [3, 5, 2, 4]
 
@@ -70,6 +72,26 @@ def test_all_rows_stay_where_old_log_probs_are_compared() -> None:
     data = batch([0.5, 0.0, -1.0, 0.0])
     data.batch["old_log_probs"] = data.batch.ragged("advantages").clone()
     assert without_silent_rows(ActorSettings(), data) is data
+
+
+@pytest.mark.parametrize("loss", sorted(SCALED_BY_ADVANTAGE))
+def test_a_row_without_an_advantage_has_no_part_in_such_a_loss(loss: str) -> None:
+    log_prob = torch.tensor([[-0.5, -1.0], [-2.0, -0.1]], requires_grad=True)
+    settings = ActorSettings.model_validate({"policy_loss": {"loss_mode": loss}})
+
+    def answer(rows: slice) -> tuple[torch.Tensor, dict[str, float]]:
+        value, metrics = get_policy_loss_fn(loss)(
+            old_log_prob=log_prob[rows].detach(),
+            log_prob=log_prob[rows],
+            advantages=torch.tensor([[1.0, -2.0], [0.0, 0.0]])[rows],
+            response_mask=torch.ones(2, 2)[rows],
+            config=LossConfig(settings, {"loss_weight": torch.full((2, 2), 0.25)[rows]}),
+        )
+        return torch.autograd.grad(value, log_prob)[0], metrics
+
+    (both, metrics), (one, metrics_of_one) = answer(slice(0, 2)), answer(slice(0, 1))
+    torch.testing.assert_close(both, one)
+    assert metrics == pytest.approx(metrics_of_one)
 
 
 @pytest.mark.parametrize("advantages", [[0.5, 0.0, -1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
