@@ -24,33 +24,36 @@ def discounted_sum(values: Tensor, mask: Tensor, factor: float) -> Tensor:
     own = unmasked(values, mask)
     if factor == 1:
         return reverse_cumsum(own)
-    decay = torch.where(mask != 0, own.new_tensor(factor), 1)
-    rows = max(1, _ENTRIES // max(1, own.shape[1]))
-    for some, some_decay in zip(torch.split(own, rows), torch.split(decay, rows), strict=True):
-        some.copy_(_scan(some, some_decay))
-    return own
+    if not own.numel():
+        return own
+    width = own.shape[1]
+    block = min(_BLOCK, width)
+    missing = -width % block
+    kept = mask != 0
+    if missing:
+        own, kept = (torch.nn.functional.pad(column, (0, missing)) for column in (own, kept))
+    rows = max(1, _ENTRIES // own.shape[1])
+    for some, some_kept in zip(torch.split(own, rows), torch.split(kept, rows), strict=True):
+        _scan(some, some_kept, factor, block)
+    return own[:, :width]
 
 
-def _scan(own: Tensor, decay: Tensor) -> Tensor:
-    """x_t = own_t + decay_t * x_{t+1}: within blocks as if nothing followed them, then what follows is added.
+def _scan(own: Tensor, kept: Tensor, factor: float, block: int) -> None:
+    """x_t = own_t + decay_t * x_{t+1} in place: within blocks as if nothing followed them, then what follows is added.
 
     The entries of a column lie far apart in memory, so a loop over columns would wait for memory at each: here one
     position of all blocks lies side by side.
     """
-    count, width = own.shape
-    block = min(_BLOCK, width)
-    missing = -width % block if block else 0
-    if not own.numel():
-        return own
-    blocks = (width + missing) // block
-    x = torch.nn.functional.pad(own, (0, missing)).view(-1, block).t().contiguous()
-    decayed = torch.nn.functional.pad(decay, (0, missing)).view(-1, block).t().contiguous()
+    count, blocks = len(own), own.shape[1] // block
+    x = own.view(-1, block).t().contiguous()
+    unmasked_here = kept.view(-1, block).t().contiguous().to(own.dtype)
+    decay = (1 - unmasked_here).add_(unmasked_here, alpha=factor)
     for position in range(block - 2, -1, -1):
-        x[position].addcmul_(decayed[position], x[position + 1])
-        decayed[position].mul_(decayed[position + 1])
-    firsts, first_decays = (one[0].view(count, blocks).t().contiguous() for one in (x, decayed))
+        x[position].addcmul_(decay[position], x[position + 1])
+        decay[position].mul_(decay[position + 1])
+    firsts, first_decays = (one[0].view(count, blocks).t().contiguous() for one in (x, decay))
     following = torch.zeros_like(firsts)
     for number in range(blocks - 2, -1, -1):
         torch.addcmul(firsts[number + 1], first_decays[number + 1], following[number + 1], out=following[number])
-    x.addcmul_(decayed, following.t().reshape(1, -1))
-    return x.t().reshape(count, blocks * block)[:, :width]
+    x.addcmul_(decay, following.t().reshape(1, -1))
+    own.view(-1, block).copy_(x.t())

@@ -82,12 +82,12 @@ def compute_multi_turn_optimal_token_baseline_advantage(
     """
     check_singleton(singleton)
     positions = (response_mask != 0).flatten().nonzero().squeeze(1)
-    lengths = (response_mask != 0).sum(dim=-1)
+    lengths = response_mask.sum(dim=-1).long()
     returns = reverse_cumsum(unmasked(token_level_rewards, response_mask))
     energies = _path_energies(response_mask, old_log_probs, sum_pi_squared, rollout_is_weights)
     taken = torch.arange(int(lengths.max()) if len(lengths) else 0, device=lengths.device) < lengths[:, None]
     packed_returns, packed_energies = (
-        column.new_zeros(taken.shape).masked_scatter_(taken, column.flatten()[positions])
+        column.new_zeros(taken.shape).masked_scatter_(taken, column.flatten().index_select(0, positions))
         for column in (returns, energies)
     )
     groups = Groups.of(index, token_level_rewards).among(lengths > 0)
@@ -95,7 +95,7 @@ def compute_multi_turn_optimal_token_baseline_advantage(
     if handle_zero_tail:
         _clear_tails(baselines, lengths, groups)
     packed = _less_baseline(packed_returns, baselines, groups, singleton)
-    chosen = packed.flatten()[taken.flatten().nonzero().squeeze(1)]
+    chosen = packed.flatten().index_select(0, taken.flatten().nonzero().squeeze(1))
     return torch.zeros_like(returns).flatten().index_copy_(0, positions, chosen).view_as(returns), returns
 
 

@@ -37,8 +37,8 @@ class Turns:
             )
         kept = response_mask != 0
         positions = kept.flatten().nonzero().squeeze(1)
-        per_row = kept.sum(dim=1)
-        row_starts = (per_row.cumsum(0) - per_row)[per_row > 0]
+        row_ends = torch.searchsorted(positions, kept.shape[1] * torch.arange(len(kept) + 1, device=kept.device))
+        row_starts = row_ends[:-1][row_ends.diff() > 0]
         steps = _steps(positions, row_starts, turn_index)
         begins = steps > 0
         begins[row_starts] = True
@@ -79,14 +79,21 @@ def _steps(positions: Tensor, row_starts: Tensor, turn_index: Tensor | None) -> 
     """For each unmasked token by how much its turn's number is above that of the one before it in its row."""
     if turn_index is None:
         # Positions that do not follow each other have masked ones between.
-        steps = (positions.diff(prepend=positions[:1]) > 1).long()
+        steps = (_differences(positions) > 1).long()
         steps[row_starts] = 0
         return steps
-    numbers = turn_index.flatten()[positions].long()
-    steps = numbers.diff(prepend=numbers[:1])
+    numbers = turn_index.flatten().index_select(0, positions).long()
+    steps = _differences(numbers)
     steps[row_starts] = numbers[row_starts]
-    if bool((steps < 0).any()):
+    if len(steps) and bool(steps.min() < 0):
         raise BadInputError(
             "turn_index must count the turns of each row from 0 in their order; it falls, or is below 0"
         )
     return steps
+
+
+def _differences(values: Tensor) -> Tensor:
+    """(N): each value less the one before it, from 0."""
+    differences = torch.zeros_like(values)
+    torch.sub(values[1:], values[:-1], out=differences[1:])
+    return differences
