@@ -49,6 +49,26 @@ def test_an_estimator_trains_three_steps(command: Command, estimator: str) -> No
 
 
 @pytest.mark.integration
+def test_filters_masks_and_draws_work_together(command: Command) -> None:
+    words = (
+        "algorithm.filter_groups.enable=true",
+        "algorithm.filter_groups.metric=acc",
+        "algorithm.use_pf_ppo=true",
+        "algorithm.pf_ppo.reweight_method=max_random",
+        "algorithm.void_turns=mask_turn",
+        "rollout.on_end.mask_truncated=true",
+        "actor.calculate_entropy=true",
+    )
+    ended = command.train(*WORDS, *words)
+    assert ended.code == 0, ended.printed
+    for step in steps(ended.run):
+        assert step["training/groups_without_signal"] == 0
+        assert step["training/filter_groups/generated_batches"] >= 1
+        assert step["actor/grad_norm"] > 0
+        assert {"actor/entropy/call_syntax", "actor/entropy/arguments", "actor/entropy/answer"} <= step.keys()
+
+
+@pytest.mark.integration
 def test_a_critic_is_warmed_up_before_the_actor_learns(command: Command) -> None:
     words = ("algorithm.adv_estimator=gae", "trainer.critic_warmup=2", "trainer.save_freq=1", "critic.optim.lr=1e-3")
     ended = command.train(*WORDS, *words)
