@@ -178,10 +178,22 @@ RULES: tuple[Rule[Settings], ...] = (
     Rule(
         lambda s: s.trainer.device == "cpu",
         "a CPU has nowhere to offload to",
-        ("*.param_offload", "*.optimizer_offload"),
+        ("*.param_offload", "*.optimizer_offload", "*.offload_policy"),
         True,
     ),
-    Rule(lambda s: True, "the controller's process runs all episodes", (R + "agent.num_workers",), True),
+    Rule(
+        lambda s: s.trainer.nnodes * s.trainer.n_gpus_per_node == 1,
+        "one rank holds the whole model",
+        ("*.fsdp_size", "*.reshard_after_forward", "*.use_no_sync_for_gradient_accumulation"),
+        True,
+    ),
+    Rule(lambda s: True, "the reference never trains", (F + "*.use_no_sync_for_gradient_accumulation",), True),
+    Rule(
+        lambda s: s.trainer.launcher == "local",
+        "trainer.launcher=local runs all episodes in its own process",
+        (R + "agent.num_workers",),
+        True,
+    ),
     Rule(
         lambda s: s.trainer.launcher == "local",
         "trainer.launcher=local starts no Ray",

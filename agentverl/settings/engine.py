@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from agentverl.settings.section import Section
 
@@ -22,6 +22,14 @@ class FSDPSettings(Section):
     """Keep the weights in host memory while the rollout server runs."""
     optimizer_offload: bool = False
     """Keep the optimiser's state in host memory while the rollout server runs."""
+    offload_policy: bool = False
+    """Keep weights, gradients and the optimiser's state in host memory always; the optimiser then runs there."""
+    fsdp_size: int = Field(-1, ge=-1)
+    """Ranks that share one copy of the model; -1 means all. With fewer there are several copies (HSDP)."""
+    reshard_after_forward: bool = True
+    """Drop a layer's gathered weights after its forward pass, and gather them again for the backward pass."""
+    use_no_sync_for_gradient_accumulation: bool = True
+    """Sum gradients over the ranks once a batch, not once a micro-batch; needs memory for whole gradients."""
 
     @model_validator(mode="before")
     @classmethod
@@ -43,3 +51,5 @@ class CheckpointSettings(Section):
     """`extra` is the schedule and the random state; `hf_model` adds a Hugging Face folder to serve or share."""
     load_contents: list[Content] | None = None
     """What resuming reads; null means `save_contents`."""
+    async_save: bool = False
+    """Write while training goes on; the checkpoint counts once it is complete."""

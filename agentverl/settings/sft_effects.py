@@ -38,6 +38,14 @@ SFT_RULES: tuple[Rule[SFTSettings], ...] = (
     Rule(lambda s: True, "on a CPU fine-tuning always is", ("trainer.deterministic",), True),
     Rule(lambda s: True, "no rollout server runs beside", ("engine.param_offload", "engine.optimizer_offload"), True),
     Rule(
+        lambda s: True,
+        "one rank holds the whole model",
+        ("engine.fsdp_size", "engine.reshard_after_forward", "engine.use_no_sync_for_gradient_accumulation"),
+        True,
+    ),
+    Rule(lambda s: s.trainer.device == "cpu", "a CPU has nowhere to offload to", ("engine.offload_policy",), True),
+    Rule(lambda s: True, "fine-tuning waits for its checkpoints", ("checkpoint.async_save",)),
+    Rule(
         lambda s: s.trainer.total_training_steps is not None,
         "trainer.total_training_steps is set",
         ("trainer.total_epochs",),

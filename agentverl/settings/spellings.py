@@ -70,6 +70,7 @@ class Foreign:
 
 
 _ONE_DEVICE = "this version trains on one device"
+_FSDP2 = "FSDP2 cuts layer by layer, gathers the next one early, and keeps original parameters"
 _PACKED = "sequences are always packed without padding"
 _HF = "it belongs to servers on GPUs; rollout.name=hf has no such thing"
 _NO_VISION = "this version reads text only"
@@ -121,14 +122,7 @@ FOREIGN: tuple[Foreign, ...] = (
     *_habit("the run's length decides", A + "optim.total_training_steps", harmless=(-1, None)),
     *_habit("schedules count from the first step", A + "optim.zero_indexed_step", harmless=(True,)),
     *_habit("trainer.seed is the one seed", "*.fsdp_config.seed"),
-    *_habit(_ONE_DEVICE, "*.fsdp_config.fsdp_size", harmless=(-1, 1)),
-    *_habit(
-        _ONE_DEVICE,
-        "*.fsdp_config.reshard_after_forward",
-        "*.fsdp_config.forward_prefetch",
-        "*.fsdp_config.use_orig_params",
-    ),
-    *_habit(_ONE_DEVICE, "*.fsdp_config.wrap_policy.*", "*.fsdp_config.use_no_sync_for_gradient_accumulation"),
+    *_habit(_FSDP2, "*.fsdp_config.forward_prefetch", "*.fsdp_config.use_orig_params", "*.fsdp_config.wrap_policy.*"),
     *_habit("the reference never trains", "*.fsdp_config.forward_only"),
     *_habit("loading is always strict", "*.checkpoint.strict", harmless=(True,)),
     *_habit(_ONE_DEVICE, "*.ulysses_sequence_parallel_size", harmless=(1,)),
@@ -141,8 +135,8 @@ FOREIGN: tuple[Foreign, ...] = (
         harmless=(1,),
     ),
     *_refused(_ONE_DEVICE, R + "nnodes", R + "n_gpus_per_node", harmless=(0, 1, None)),
-    *_refused("checkpoints are written before the run goes on", "*.checkpoint.async_save"),
-    *_refused("it comes with a later version", "*.fsdp_config.offload_policy", M + "enable_activation_offload"),
+    *_refused("the critic's checkpoint is written before the run goes on", "critic.checkpoint.async_save"),
+    *_refused("it comes with a later version", M + "enable_activation_offload"),
     *_refused("LoRA comes with a later version", M + "lora_rank", M + "lora.rank", harmless=(0,)),
     *_refused(
         "LoRA comes with a later version",
@@ -224,14 +218,7 @@ FOREIGN: tuple[Foreign, ...] = (
     *_refused("set critic.forward_micro_batch_size_per_gpu", "critic.forward_micro_batch_size"),
     *_habit(_PACKED, "critic.model.use_remove_padding", harmless=(True,)),
     *_habit(_ONE_DEVICE, "critic.nccl_timeout", "critic.rollout_n", "critic.ulysses_sequence_parallel_size"),
-    *_habit(
-        _ONE_DEVICE,
-        "critic.fsdp.fsdp_size",
-        "critic.fsdp.reshard_after_forward",
-        "critic.fsdp.forward_prefetch",
-        "critic.fsdp.use_orig_params",
-        "critic.fsdp.wrap_policy.*",
-    ),
+    *_habit(_FSDP2, "critic.fsdp.forward_prefetch", "critic.fsdp.use_orig_params", "critic.fsdp.wrap_policy.*"),
     *_habit("files are read where they are", "critic.model.use_shm", harmless=(False,)),
     *_habit("the policy's tokenizer is the only one", "critic.model.tokenizer_path"),
     *_habit("the run's length decides", "critic.optim.total_training_steps", harmless=(-1, None)),

@@ -3,7 +3,8 @@
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from agentverl.errors import RunFolderError, TrainingStoppedError
@@ -35,15 +36,32 @@ class CheckpointFolder:
         Raises:
             TrainingStoppedError: it cannot be written.
         """
-        final = self.of(step)
-        unfinished = final.with_name(final.name + _UNFINISHED_SUFFIX)
+        self.begin(step, write)
+        return self.complete(step)
+
+    def begin(self, step: int, write: Callable[[Path], None]) -> None:
+        """Let `write` fill a folder, which may go on afterwards; it is no checkpoint before `complete`.
+
+        Raises:
+            TrainingStoppedError: it cannot be written.
+        """
+        unfinished = self._unfinished(step)
         shutil.rmtree(unfinished, ignore_errors=True)
-        try:
+        with self._failing(unfinished):
             unfinished.mkdir(parents=True)
             write(unfinished)
+
+    def complete(self, step: int, wait: Callable[[], None] | None = None) -> Path:
+        """Give the folder that `begin` filled its final name, once `wait` has returned.
+
+        Raises:
+            TrainingStoppedError: it cannot be written.
+        """
+        final, unfinished = self.of(step), self._unfinished(step)
+        with self._failing(unfinished):
+            if wait is not None:
+                wait()
             _sync(unfinished)
-        except Exception as error:  # torch and safetensors raise types of their own when a disk is full
-            raise self._failed(unfinished, error) from error
         replaced = self._out_of_the_way(final) if final.exists() else None
         unfinished.rename(final)
         _sync_folder(self.path)
@@ -81,6 +99,17 @@ class CheckpointFolder:
             aside = later.with_name(f"{later.name}.superseded")
             shutil.rmtree(aside, ignore_errors=True)
             later.rename(aside)
+
+    def _unfinished(self, step: int) -> Path:
+        final = self.of(step)
+        return final.with_name(final.name + _UNFINISHED_SUFFIX)
+
+    @contextmanager
+    def _failing(self, unfinished: Path) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # torch raises types of its own when a disk is full
+            raise self._failed(unfinished, error) from error
 
     def _failed(self, unfinished: Path, error: Exception) -> TrainingStoppedError:
         free = shutil.disk_usage(next(folder for folder in unfinished.parents if folder.is_dir())).free >> 20

@@ -68,6 +68,8 @@ class PPOTrainer:
         self.interruption = Interruption()
         """Ends the run after the step that it is in, once it is requested."""
         self._memory = MemoryMeter()
+        self._incomplete: int | None = None
+        """The step of the checkpoint that is being written beside training."""
 
     def fit(self) -> Summary:
         """The whole run, from the last complete checkpoint where there is one; ends with `summary.json`.
@@ -151,6 +153,8 @@ class PPOTrainer:
             if self._due(settings.trainer.save_freq):
                 with watch.phase("save_checkpoint"):
                     self._save()
+            elif self._incomplete is not None and not session.is_saving:
+                self._complete_checkpoint()
         metrics |= watch.metrics(
             total_tokens=sum(len(batch.batch.ragged(name).values) for name in ("prompts", "responses")),
             response_tokens=len(batch.batch.ragged("responses").values),
@@ -188,8 +192,10 @@ class PPOTrainer:
 
     def _requeue(self) -> None:
         step = self.state.step
+        self._complete_checkpoint()
         if step not in self.run.checkpoints.steps():
             self._save()
+            self._complete_checkpoint()
         raise RequeueError(f"ended by SIGTERM after step {step}, which is saved in {self.run.path}; start it again")
 
     def _resume(self) -> dict[str, float]:
@@ -236,13 +242,24 @@ class PPOTrainer:
             session.save_checkpoint(folder)
             saved.save(folder)
 
-        self.run.checkpoints.save(state.step, write)
-        self.run.checkpoints.keep_newest(self.settings.trainer.max_actor_ckpt_to_keep)
+        self._complete_checkpoint()
+        self.run.checkpoints.begin(state.step, write)
+        self._incomplete = state.step
+        if not self.settings.actor_rollout_ref.actor.checkpoint.async_save:
+            self._complete_checkpoint()
+
+    def _complete_checkpoint(self) -> None:
+        """Wait for the checkpoint that is being written, if there is one, and give it its name."""
+        step, self._incomplete = self._incomplete, None
+        if step is not None:
+            self.run.checkpoints.complete(step, self.session.wait_for_checkpoint)
+            self.run.checkpoints.keep_newest(self.settings.trainer.max_actor_ckpt_to_keep)
 
     def _wall_seconds(self) -> float:
         return self.state.wall_seconds + time.time() - psutil.Process().create_time()
 
     def _finish(self) -> Summary:
+        self._complete_checkpoint()
         self.session.close()
         draw_curves(self.run.path)
         summary = Summary.of(

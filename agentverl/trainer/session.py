@@ -10,9 +10,7 @@ from agentverl.errors import RunFolderError
 from agentverl.loop_thread import LoopThread
 from agentverl.protocol.data_proto import DataProto
 from agentverl.rollout.episode import EpisodeResult, Group
-from agentverl.rollout.parts import EpisodeParts
 from agentverl.rollout.rollouts import Rollouts
-from agentverl.rollout.runner import EpisodeRunner
 from agentverl.settings.root import Settings
 from agentverl.single_controller.launcher import Placement
 from agentverl.single_controller.worker import WorkerClass
@@ -25,7 +23,8 @@ from agentverl.tracking.rendering import trajectory
 from agentverl.trainer.placement import placement_of
 from agentverl.trainer.preparation import Prepared
 from agentverl.trainer.recording import picked, record_of, trained_advantages
-from agentverl.trainer.rollout_settings import rollouts_settings, runner_settings
+from agentverl.trainer.rollout_settings import rollouts_settings
+from agentverl.trainer.runners import open_runner
 from agentverl.trainer.validation import ValidationOutcome, dump_rows
 from agentverl.workers.actor_rollout_ref import ActorRolloutRefWorker, PolicyRun
 from agentverl.workers.critic import CriticWorker
@@ -92,16 +91,14 @@ class Session:
         closing.callback(self._stop_servers)
         servers = [self.workers.resident(rank, "replica") for rank in range(self.workers.world_size)]
         router = plugins.find("routers", settings.actor_rollout_ref.rollout.router)(servers)
-        runner = EpisodeRunner(runner_settings(settings), self._parts())
-        self.thread.run(runner.setup())
-        closing.callback(lambda: self.thread.run(runner.teardown(), 30.0))
+        runner, judging = open_runner(settings, self.prepared, self._places, self.thread, closing)
         self.rollouts = Rollouts(
             runner,
             router,
             rollouts_settings(settings),
             on_trajectory=self._note,
             thread=self.thread,
-            judging=runner.defer_judging(),
+            judging=judging,
         )
         closing.callback(self.rollouts.close)
 
@@ -124,6 +121,15 @@ class Session:
         for name, workers in self._models():
             (folder / name).mkdir()
             workers.save_checkpoint(folder / name)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a checkpoint is still being written beside training."""
+        return any(self.workers.is_saving())
+
+    def wait_for_checkpoint(self) -> None:
+        """Return once it is on disk."""
+        self.workers.wait_for_checkpoint()
 
     def load_checkpoint(self, folder: Path) -> None:
         """Go on from what `save_checkpoint` wrote; the servers need `synchronise_weights` afterwards.
@@ -148,17 +154,6 @@ class Session:
             optimiser_steps=optimiser_steps,
         )
         return WorkerClass(ActorRolloutRefWorker, (self.settings.actor_rollout_ref, run))
-
-    def _parts(self) -> EpisodeParts:
-        prepared = self.prepared
-        return EpisodeParts(
-            template=prepared.template,
-            parser=prepared.parser,
-            agent_loops=prepared.agent_loops,
-            toolset=prepared.toolset,
-            reward=prepared.reward,
-            whole_config=self.settings.model_dump(mode="json"),
-        )
 
     def open_tracking(self, *, total_steps: int | None, first_step: int) -> None:
         """Start the loggers; what they show live begins here."""

@@ -214,6 +214,16 @@ class ActorRolloutRefWorker(Worker):
         checkpoints.save(self.actor, path, self.config.actor.checkpoint, self.config.model)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def is_saving(self) -> bool:
+        """Whether the checkpoint is still being written, with `actor.checkpoint.async_save`."""
+        return self.actor.is_saving
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def wait_for_checkpoint(self) -> None:
+        """Return once the checkpoint is on disk; raises what kept it from that."""
+        self.actor.wait_for_checkpoint()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_checkpoint(self, path: Path) -> None:
         """Go on from what `save_checkpoint` wrote; the rollout server needs `update_weights` afterwards.
 

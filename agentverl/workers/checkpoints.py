@@ -26,9 +26,10 @@ _TOKENIZER_FILES = (
 def save(engine: BaseEngine, path: Path, settings: CheckpointSettings, model: ModelSettings) -> None:
     """Write what `save_contents` names into an existing folder."""
     contents: Sequence[Content] = settings.save_contents
-    engine.save_checkpoint(path, [content for content in contents if content != "hf_model"])
     if "hf_model" in contents:
         export(engine, path, model)
+    others = [content for content in contents if content != "hf_model"]
+    engine.save_checkpoint(path, others, asynchronous=settings.async_save)
 
 
 def load(engine: BaseEngine, path: Path, settings: CheckpointSettings) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from agentverl import plugins
 from agentverl.engines.base import BaseEngine
-from agentverl.engines.settings import EngineSettings, MicroBatchSettings, OptimizerSettings
+from agentverl.engines.settings import EngineSettings, MicroBatchSettings, OptimizerSettings, ShardingSettings
 from agentverl.errors import SettingsError
 from agentverl.settings import precision
 from agentverl.settings.actor import MicroBatchLimit
@@ -44,6 +44,12 @@ def engine_settings(model: ModelSettings, folder: Path, fsdp: FSDPSettings, devi
         dtype=precision.resolve(fsdp.dtype, device) if fsdp.model_dtype == "float32" else fsdp.model_dtype,
         override_config=model.override_config,
         trust_remote_code=model.trust_remote_code,
+        sharding=ShardingSettings(
+            fsdp_size=fsdp.fsdp_size,
+            reshard_after_forward=fsdp.reshard_after_forward,
+            offload_policy=fsdp.offload_policy and device != "cpu",
+            use_no_sync_for_gradient_accumulation=fsdp.use_no_sync_for_gradient_accumulation,
+        ),
         **more,
     )
 

@@ -11,6 +11,8 @@ from agentverl.settings.engine import FSDPSettings
 def on_device(engine: BaseEngine, fsdp: FSDPSettings, *, optimizer: bool) -> Iterator[None]:
     """Within it, weights (and with `optimizer` the optimiser's state) are where the engine computes."""
     moved = {"model": fsdp.param_offload, "optimizer": fsdp.optimizer_offload and optimizer}
+    if fsdp.offload_policy:
+        moved = {}  # FSDP brings what it needs itself
     if any(moved.values()):
         engine.to("device", **moved)
     try:
