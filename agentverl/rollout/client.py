@@ -44,12 +44,20 @@ class Gate:
     def __init__(self) -> None:
         self._open = asyncio.Event()
         self._open.set()
+        self.listeners: list[Callable[[bool], None]] = []
+        """Told whether it is open, whenever that is said."""
 
     def close(self) -> None:
         self._open.clear()
+        self._tell(False)
 
     def open(self) -> None:
         self._open.set()
+        self._tell(True)
+
+    def _tell(self, is_open: bool) -> None:
+        for listener in self.listeners:
+            listener(is_open)
 
     @property
     def is_open(self) -> bool:

@@ -20,8 +20,8 @@ class AgentSettings(Section):
     """An entry point, `package.module:Class` or `file.py:Class`; makes the tasks where there are no files."""
     environment_kwargs: dict[str, Any] = {}
     """The environment's own settings."""
-    num_workers: int = Field(8, gt=0)
-    """Processes that run episodes; the local launcher runs them in its own."""
+    num_workers: int | None = Field(None, gt=0)
+    """Processes that run episodes; null means one a core of the cluster, at most 8. `local` runs them in its own."""
     max_concurrent_trajectories: int = Field(256, gt=0)
     trajectory_timeout_seconds: Seconds | None = 600.0
     """Of one episode, not counting queueing, sandbox start and weight updates; null means none."""

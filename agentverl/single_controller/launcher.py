@@ -11,7 +11,7 @@ from agentverl.single_controller.host_options import HostOptions
 from agentverl.single_controller.local import LocalWorkerGroup
 from agentverl.single_controller.pools import PoolSpec, ResourcePool, ResourcePoolManager
 from agentverl.single_controller.program import Program
-from agentverl.single_controller.ray_cluster import RayInit, connect, disconnect
+from agentverl.single_controller.ray_cluster import RayInit, connect, cores, disconnect
 from agentverl.single_controller.worker import WorkerClass
 from agentverl.single_controller.worker_errors import WorkerClassError
 from agentverl.single_controller.worker_group import WorkerGroup
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _LAUNCHERS = ("local", "ray")
+_MOST_BESIDE = 8
 
 
 def run_program(
@@ -77,10 +78,10 @@ def start_workers(
     if launcher == "local":
         return LocalWorkerGroup(worker_class, num_workers if pool is None else pool.world_size)
     from agentverl.single_controller.ray_group import RayWorkerGroup
-    from agentverl.single_controller.ray_pools import RayResourcePool
+    from agentverl.single_controller.ray_pools import RayResourcePool, UnreservedPool
 
     places = RayResourcePool([num_workers]) if pool is None else pool
-    assert isinstance(places, RayResourcePool), "the pools of a Placement fit its launcher"
+    assert isinstance(places, RayResourcePool | UnreservedPool), "the pools of a Placement fit its launcher"
     return (group_class or RayWorkerGroup)(places, worker_class, options=options)
 
 
@@ -130,8 +131,8 @@ class Places:
         self._is_own = is_own
         self._started: list[str] = []
 
-    def start(self, role: str, worker_class: WorkerClass) -> WorkerGroup:
-        """Start the workers of a role on its pool.
+    def start(self, role: str, worker_class: WorkerClass, pool: ResourcePool | None = None) -> WorkerGroup:
+        """Start the workers of a role on its pool, or the given one.
 
         Raises:
             WorkerClassError: the role has workers already.
@@ -139,16 +140,31 @@ class Places:
         if role in self._started:
             raise WorkerClassError(f"role {role} has workers already; started: {', '.join(self._started)}")
         placement = self._placement
-        pool = self.manager.get_resource_pool(role)
         workers = start_workers(
             placement.launcher,
             worker_class,
-            pool=pool,
+            pool=self.manager.get_resource_pool(role) if pool is None else pool,
             options=replace(placement.options, name=role),
             group_class=placement.group_class,
         )
         self._started.append(role)
         return workers
+
+    @property
+    def in_one_process(self) -> bool:
+        """Whether all workers live in the controller's own process."""
+        return self._placement.launcher == "local"
+
+    def start_beside(self, role: str, worker_class: WorkerClass, num_workers: int | None) -> WorkerGroup:
+        """Start workers that mostly wait: on all machines by turns, on places of no pool.
+
+        Args:
+            num_workers: None: one a core of the cluster, at most 8.
+        """
+        from agentverl.single_controller.ray_pools import UnreservedPool
+
+        count = num_workers or (1 if self.in_one_process else min(_MOST_BESIDE, cores()))
+        return self.start(role, worker_class, UnreservedPool([count], use_gpu=False, name_prefix=role))
 
     def close(self) -> None:
         """Give the pools back; the workers on them end first."""

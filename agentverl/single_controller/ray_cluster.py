@@ -84,6 +84,13 @@ def has_gpus() -> bool:
     return bool(ray.cluster_resources().get("GPU", 0))
 
 
+def cores() -> int:
+    """Cores of all machines of the cluster."""
+    import ray
+
+    return int(ray.cluster_resources().get("CPU", 1))
+
+
 def require(what: str, nodes: list[tuple[int, Need]]) -> None:
     """Check that the cluster could hold what is asked for, were it otherwise idle.
 

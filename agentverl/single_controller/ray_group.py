@@ -13,7 +13,7 @@ from agentverl.single_controller.host_options import HostOptions
 from agentverl.single_controller.pending import Started
 from agentverl.single_controller.ray_call import Broken, RayCall
 from agentverl.single_controller.ray_hosts import RayHosts
-from agentverl.single_controller.ray_pools import RayResourcePool
+from agentverl.single_controller.ray_pools import PlacePool
 from agentverl.single_controller.ray_watch import Watch
 from agentverl.single_controller.splitting import Arguments
 from agentverl.single_controller.worker import WorkerClass
@@ -52,7 +52,7 @@ class RayWorkerGroup(WorkerGroup):
 
     def __init__(
         self,
-        resource_pool: RayResourcePool,
+        resource_pool: PlacePool,
         ray_cls_with_init: RayClassWithInitArgs | WorkerClass,
         name_prefix: str | None = None,
         detached: bool = False,
@@ -171,6 +171,12 @@ class Resident:
         self._name = name
         self._contract = contract
         self._where = where
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Resident) and (self._actor, self._name) == (other._actor, other._name)
+
+    def __hash__(self) -> int:
+        return hash((self._actor, self._name))
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("_"):

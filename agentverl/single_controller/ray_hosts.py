@@ -8,14 +8,13 @@ from typing import Any
 from uuid import uuid4
 
 import ray
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from agentverl.single_controller.host_options import HostOptions
 from agentverl.single_controller.outcome import Failure
 from agentverl.single_controller.pickling import pickled
 from agentverl.single_controller.ray_call import RayCall, died
 from agentverl.single_controller.ray_host import HostSettings, WorkerHost
-from agentverl.single_controller.ray_pools import RayResourcePool, Slot
+from agentverl.single_controller.ray_pools import PlacePool, Slot, UnreservedSlot
 from agentverl.single_controller.ray_watch import Watch
 from agentverl.single_controller.worker import Place, WorkerClass
 from agentverl.single_controller.worker_errors import ResourceError, WorkerStalledError
@@ -34,7 +33,7 @@ class RayHosts:
         self.options = options
 
     @classmethod
-    def start(cls, roles: Mapping[str, WorkerClass], pool: RayResourcePool, options: HostOptions) -> "RayHosts":
+    def start(cls, roles: Mapping[str, WorkerClass], pool: PlacePool, options: HostOptions) -> "RayHosts":
         """Start a process on each place of the pool, with a worker of each role.
 
         Raises:
@@ -43,7 +42,7 @@ class RayHosts:
             WorkerError: a worker raised while it was made, or its process does not come up.
         """
         made = pickled(dict(roles))
-        slots = pool.slots(options.start_seconds)
+        slots: Sequence[Slot | UnreservedSlot] = pool.slots(options.start_seconds)
         share = 1 / pool.max_colocate_count
         unique = "" if options.detached else f"-{uuid4().hex[:6]}"
         title = "+".join(worker_class.cls.__name__ for worker_class in roles.values())
@@ -52,11 +51,10 @@ class RayHosts:
         actors = [
             actor_class.options(
                 name=f"{options.name}-rank{rank}of{len(slots)}{unique}",
-                num_cpus=share,
                 num_gpus=share if pool.has_gpus else 0,
                 max_concurrency=_MOST_CALLS_AT_ONCE,
                 lifetime="detached" if options.detached else None,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(slot.group, slot.bundle),
+                **slot.scheduling(share),
             ).remote(_settings(options, rank))
             for rank, slot in enumerate(slots)
         ]
@@ -77,7 +75,7 @@ class RayHosts:
         """The names by which other programs find the processes of a detached group."""
         return [f"{self.options.name}-rank{rank}of{self.world_size}" for rank in range(self.world_size)]
 
-    def _set_up(self, made: bytes, slots: Sequence[Slot]) -> None:
+    def _set_up(self, made: bytes, slots: Sequence[Slot | UnreservedSlot]) -> None:
         size = self.world_size
         address, port = self._first_address()
         calls = []

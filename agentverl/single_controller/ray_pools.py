@@ -27,6 +27,44 @@ class Slot:
     local_rank: int
     local_world_size: int
 
+    def scheduling(self, share: float) -> dict[str, Any]:
+        """Ray's options of a process on this place, of which it takes a share."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        return {"num_cpus": share, "scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, self.bundle)}
+
+
+@dataclass(frozen=True, slots=True)
+class UnreservedSlot:
+    """A place on a machine, for a process that mostly waits."""
+
+    node_id: str
+    local_rank: int
+    local_world_size: int
+
+    def scheduling(self, share: float) -> dict[str, Any]:
+        """Ray's options of a process there; elsewhere if the machine is gone."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(self.node_id, soft=True)}
+
+
+class UnreservedPool(ResourcePool):
+    """So many places on the machines of the cluster by turns, of which nothing is reserved."""
+
+    has_gpus = False
+
+    def slots(self, timeout_seconds: float = 300.0) -> list[UnreservedSlot]:
+        """The places."""
+        import ray
+
+        nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+        size = self.world_size
+        return [
+            UnreservedSlot(nodes[place % len(nodes)], place // len(nodes), size // len(nodes) + 1)
+            for place in range(size)
+        ]
+
 
 class RayResourcePool(ResourcePool):
     """Places that are reserved when the first worker group starts on them; `release` gives them back."""
@@ -87,6 +125,9 @@ class RayResourcePool(ResourcePool):
             for group, places in zip(groups, self.store, strict=True)
             for bundle in range(places)
         ]
+
+
+PlacePool = RayResourcePool | UnreservedPool
 
 
 def split_resource_pool(pool: RayResourcePool, split_size: int | Sequence[int]) -> list[RayResourcePool]:

@@ -71,13 +71,11 @@ def prepare(
     find_plugins(settings, problems, trains=trains)
     folder, tokenizer, template = _model_parts(settings, problems)
     parser = problems.attempt(partial(load_tool_parser, rollout.multi_turn.format))
-    loops = problems.attempt(lambda: AgentLoops(_path(rollout.agent.agent_loop_config_path)))
+    loops = problems.attempt(lambda: agent_loops_of(settings))
     if loops is not None:
         problems.attempt(lambda: loops.find(rollout.agent_loop))
-    specs = problems.attempt(
-        lambda: load_tools(rollout.multi_turn.tool_config_file, rollout.multi_turn.function_tool_file)
-    )
-    toolset = Toolset(specs or [], default_timeout_seconds=rollout.agent.tool_timeout_seconds)
+    found = problems.attempt(lambda: toolset_of(settings))
+    toolset = found or Toolset()
     if template is not None and toolset.specs:
         problems.attempt(partial(template.check_tools, toolset.schemas))
     reward = problems.attempt(lambda: reward_manager(settings))
@@ -87,7 +85,7 @@ def prepare(
         fewest = settings.data.train_batch_size if trains and split == "train" else 1
         rows[split] = problems.attempt(partial(_split, settings, split, template, toolset, fewest)) or []
         problems.attempt(partial(checks.read, rows[split]))
-    if loops is not None and specs is not None:
+    if loops is not None and found is not None:
         checks.agent_loops(loops, toolset)
         checks.tools(toolset)
     scores = checks.environments()
@@ -99,6 +97,26 @@ def prepare(
     assert loops is not None
     assert reward is not None
     return Prepared(folder, tokenizer, template, parser, loops, toolset, reward, rows["train"], rows["val"])
+
+
+def agent_loops_of(settings: Settings) -> AgentLoops:
+    """The agent loops that rows may name.
+
+    Raises:
+        BadInputError: `agent.agent_loop_config_path` cannot be used.
+    """
+    return AgentLoops(_path(settings.actor_rollout_ref.rollout.agent.agent_loop_config_path))
+
+
+def toolset_of(settings: Settings) -> Toolset:
+    """The tools of the run.
+
+    Raises:
+        BadInputError: a file of tools cannot be used.
+    """
+    rollout = settings.actor_rollout_ref.rollout
+    specs = load_tools(rollout.multi_turn.tool_config_file, rollout.multi_turn.function_tool_file)
+    return Toolset(specs, default_timeout_seconds=rollout.agent.tool_timeout_seconds)
 
 
 def find_plugins(settings: Settings, problems: Problems, *, trains: bool) -> None:

@@ -1,0 +1,190 @@
+"""Runners in other places than the controller: episodes come back, leases stay, what is lost is played again."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from agentverl.agent_loops.limits import ChatLimits
+from agentverl.data.chat_template import ChatTemplate
+from agentverl.errors import InfrastructureError, TrainingStoppedError
+from agentverl.rollout.client import Gate
+from agentverl.rollout.episode import Episode, EpisodeResult
+from agentverl.rollout.parts import EpisodeParts
+from agentverl.rollout.replica import RolloutReplica
+from agentverl.rollout.router import LeastLoadedRouter
+from agentverl.rollout.runner import EpisodeRunner
+from agentverl.rollout.runner_pool import RunnerPool
+from agentverl.rollout.runner_settings import RunnerSettings
+from agentverl.rollout.runner_worker import Player, RunnerWorker, Wish
+from agentverl.single_controller.launcher import start_workers
+from agentverl.single_controller.worker import WorkerClass
+from agentverl.tools.loading import tools_of_entries
+from agentverl.tools.toolset import Toolset
+from tests.agent_loops.scripted import TinyParser
+from tests.rollout.conftest import QUESTION
+from tests.rollout.fake_replica import FakeReplica
+
+
+class MortalPlayer(Player):
+    """Stands for a player whose process can be killed: its calls then raise what those of a lost process raise."""
+
+    def __init__(self, runner: EpisodeRunner) -> None:
+        super().__init__(runner)
+        self.dead = asyncio.Event()
+        self.begun: list[str] = []
+
+    async def play(self, number: int, episode: Episode, replica: RolloutReplica) -> EpisodeResult:
+        self.begun.append(episode.trajectory_id)
+        result: EpisodeResult = await self._or_dead(super().play(number, episode, replica))
+        return result
+
+    async def next_wishes(self) -> list[Wish]:
+        wishes: list[Wish] = await self._or_dead(super().next_wishes())
+        return wishes
+
+    async def _or_dead(self, work: Any) -> Any:
+        task, death = asyncio.ensure_future(work), asyncio.ensure_future(self.dead.wait())
+        try:
+            await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            death.cancel()
+        if not task.done():
+            raise InfrastructureError("its process died", "model")
+        return task.result()
+
+
+class World:
+    """Two players, two servers, one router."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        def runner() -> EpisodeRunner:
+            limits = ChatLimits(max_response_length=2048)
+            settings = RunnerSettings(limits=limits, default_agent_loop="tool_agent", retry_backoff_seconds=0.001)
+            tools = Toolset(tools_of_entries(("calculator",)))
+            return EpisodeRunner(settings, EpisodeParts(template=template, parser=TinyParser(), toolset=tools))
+
+        self.replicas = [FakeReplica(template, lambda turn, chance: "It is 5.") for _ in range(2)]
+        self.router = LeastLoadedRouter([cast(RolloutReplica, replica) for replica in self.replicas])
+        self.players = [MortalPlayer(runner()) for _ in range(2)]
+        self.pool = RunnerPool(self.players)
+        self.gate = Gate()
+
+    async def play(self, sample: int) -> EpisodeResult:
+        params = {"temperature": 1.0}
+        episode = Episode(uid="0-1", sample=sample, row={"raw_prompt": QUESTION}, sampling_params=params)
+        lease = await self.router.lease(episode.trajectory_id)
+        try:
+            return await self.pool.run(episode, lease, self.gate)
+        finally:
+            await lease.close()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        for _ in range(2000):
+            if holds():
+                return
+            await asyncio.sleep(0.005)
+        raise TimeoutError
+
+
+@pytest.fixture
+async def world(template: ChatTemplate) -> Any:
+    made = World(template)
+    await made.pool.open()
+    yield made
+    await made.pool.close()
+
+
+async def test_episodes_go_to_all_runners_and_come_back_with_their_rows(world: World) -> None:
+    results = await asyncio.gather(*(world.play(sample) for sample in range(6)))
+    assert [len(player.begun) for player in world.players] == [3, 3]
+    assert [result.episode.sample for result in results] == list(range(6))
+    assert all(result.episode.row["raw_prompt"] == QUESTION and not result.failed for result in results)
+    assert world.pool.playing == [0, 0]
+    assert world.router.total_held == 0
+
+
+async def test_a_lost_server_is_replaced_through_the_controller(world: World) -> None:
+    world.replicas[0].lost = True
+    results = await asyncio.gather(*(world.play(sample) for sample in range(4)))
+    assert [result.failed for result in results] == [False] * 4
+    assert {result.attempts for result in results} == {1}
+    assert world.router.replicas == [cast(RolloutReplica, world.replicas[1])]
+    assert world.router.total_held == 0
+
+
+async def test_a_server_lost_in_the_middle_of_an_answer_costs_that_answer_alone(world: World) -> None:
+    world.replicas[0].delay_seconds = 30.0
+    play = asyncio.ensure_future(world.play(0))
+    await world.replicas[0].started.wait()
+    world.replicas[0].lost = True
+    world.replicas[0].leaving.set()
+    result = await play
+    assert (result.failed, result.attempts) == (False, 1)
+    assert len(world.replicas[1].answers) == 1
+    assert world.router.total_held == 0
+
+
+async def test_what_a_lost_runner_played_is_played_again_with_the_same_seeds(world: World) -> None:
+    for replica in world.replicas:
+        replica.delay_seconds = 0.1
+    plays = [asyncio.ensure_future(world.play(sample)) for sample in range(4)]
+    await world.until(lambda: sum(replica.running for replica in world.replicas) == 4)
+    world.players[0].dead.set()
+    results = await asyncio.gather(*plays)
+    assert [result.failed for result in results] == [False] * 4
+    assert sorted(world.players[1].begun) == [f"0-1/{sample}" for sample in range(4)]
+    aborted = [event for replica in world.replicas for event in replica.events if event.startswith("abort")]
+    assert sorted(aborted) == [f"abort {trajectory}" for trajectory in sorted(world.players[0].begun)]
+    assert len({params["seed"] for replica in world.replicas for params in replica.params}) == 4
+    assert world.pool.playing == [0]
+    assert world.router.total_held == 0
+
+
+async def test_without_a_runner_the_run_stops(world: World) -> None:
+    for player in world.players:
+        player.dead.set()
+    with pytest.raises(TrainingStoppedError, match="all 2 runners of episodes are lost"):
+        await world.play(0)
+    assert world.router.total_held == 0
+
+
+async def test_cancelled_episodes_release_their_slots(world: World) -> None:
+    for replica in world.replicas:
+        replica.delay_seconds = 30.0
+    plays = [asyncio.ensure_future(world.play(sample)) for sample in range(4)]
+    await world.until(lambda: sum(replica.running for replica in world.replicas) == 4)
+    for play in plays:
+        play.cancel()
+    await asyncio.gather(*plays, return_exceptions=True)
+    assert world.pool.playing == [0, 0]
+    assert world.router.total_held == 0
+    await asyncio.sleep(0.05)
+    assert sum(len(replica.aborted) for replica in world.replicas) == 4
+
+
+async def test_a_closed_gate_holds_requests_of_all_runners_back(world: World) -> None:
+    await world.play(0)
+    world.gate.close()
+    await asyncio.sleep(0.01)
+    plays = [asyncio.ensure_future(world.play(sample)) for sample in (1, 2)]
+    await asyncio.sleep(0.05)
+    assert sum(sum(replica.requests.values()) for replica in world.replicas) == 1
+    world.gate.open()
+    assert [result.failed for result in await asyncio.gather(*plays)] == [False, False]
+
+
+async def test_a_worker_makes_its_runner_when_it_starts(template: ChatTemplate) -> None:
+    world = World(template)
+    workers = start_workers("local", WorkerClass(RunnerWorker, (lambda: world.players[0]._runner,)))
+    await workers.start_player()
+    world.pool = RunnerPool([workers.resident(0, "player")])
+    await world.pool.open()
+    assert not (await world.play(0)).failed
+    await world.pool.close()
+    await workers.stop_player()
+    await workers.stop_player()
