@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/rewards.py [--cases blocking_thread,blocking_loop,limited_judge] [--turns 5] [--seconds 70]
 
-- `blocking_thread`: the nano model plays the calculator tasks, 8 samples of each prompt, judged by a function of which
-  one call in ten blocks for 200 ms; trajectories a second over those of the same load with a function that never does.
+- `blocking_thread`: 16 trajectories at a time, each 200 ms at a stand-in for a server, judged by a function of which
+  one call in ten blocks for 200 ms; trajectories a second over those of the same load with one that never does.
 - `blocking_loop`: the same with an asynchronous function, which blocks the event loop that it runs on.
 - `limited_judge`: a judge that answers at most 600 requests in any minute and refuses more, asked without end; answers
   a minute over 600. One refusal makes it 0.
@@ -16,7 +16,6 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -26,51 +25,82 @@ from typing import Any
 
 from comparison import Case, report
 
+from agentverl.agent_loops.limits import ChatLimits
+from agentverl.data.chat_template import ChatTemplate
+from agentverl.data.hermes import HermesToolParser
+from agentverl.data.model_folder import resolve_model_path
+from agentverl.data.tokenizers import load_tokenizer
 from agentverl.rewards.base import RewardInput
 from agentverl.rewards.naive import NaiveRewardManager
-from agentverl.settings.compose import compose
+from agentverl.rollout.parts import EpisodeParts
+from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
+from agentverl.rollout.router import LeastLoadedRouter
+from agentverl.rollout.runner import EpisodeRunner
+from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.settings.reward import RewardSettings
-from agentverl.trainer.preparation import prepare
-from agentverl.trainer.session import Session
+from agentverl.trajectory import TokenOutput
 
 SIDES = Path(__file__).parent / "sides"
 SAMPLES = 8
 REQUESTS_A_MINUTE = 600
-AT_ONCE = 64
+AT_ONCE = 16
+SECONDS_A_REQUEST = 0.2
+ASKERS = 64
+
+
+class Server:
+    """Not a model: answers every request with the same tokens after a while, so that only rewards differ."""
+
+    weight_version = 0
+
+    def __init__(self, ids: list[int]) -> None:
+        self._ids = ids
+
+    async def open(self, request_id: str) -> None:
+        pass
+
+    async def close(self, request_id: str) -> None:
+        pass
+
+    async def generate(self, request_id: str, **_: Any) -> TokenOutput:
+        await asyncio.sleep(SECONDS_A_REQUEST)
+        return TokenOutput(list(self._ids), [-0.5] * len(self._ids), "completed", [(len(self._ids), 0)])
 
 
 @contextmanager
-def rollouts(function: str) -> Iterator[Callable[[int], float]]:
-    """A server and its rollouts with one reward function; what is yielded plays that many prompts and times it."""
-    with tempfile.TemporaryDirectory() as folder:
-        words = [f"reward.custom_reward_function.path={SIDES / 'blocking_reward.py'}"]
-        words += [f"reward.custom_reward_function.name={function}", "reward.num_workers=8"]
-        words += [f"trainer.default_local_dir={folder}/run"]
-        settings = compose(None, [*words, "trainer.logger=[file]"])
-        prepared = prepare(settings, splits=("train",))
-        session = Session(settings, prepared, Path(folder) / "run")
-        numbers = itertools.count()
+def playing(function: str) -> Iterator[Callable[[int], float]]:
+    """Rollouts with one reward function; what is yielded plays so many prompts and gives the seconds."""
+    custom = {"path": str(SIDES / "blocking_reward.py"), "name": function}
+    reward = NaiveRewardManager(RewardSettings.model_validate({"custom_reward_function": custom}))
+    template = ChatTemplate(load_tokenizer(resolve_model_path("nano").path))
+    parts = EpisodeParts(template=template, parser=HermesToolParser(), reward=reward)
+    runner = EpisodeRunner(RunnerSettings(limits=ChatLimits(max_response_length=64), has_custom_reward=True), parts)
+    server: Any = Server(template.assistant_ids({"role": "assistant", "content": "Answer: 42"}))
+    settings = RolloutsSettings(max_concurrent_trajectories=AT_ONCE)
+    numbers = itertools.count()
+    with Rollouts(runner, LeastLoadedRouter([server]), settings, judging=runner.defer_judging()) as rollouts:
 
         def play(prompts: int) -> float:
-            rows = [{**row, "uid": f"0-{next(numbers)}"} for row in itertools.islice(prepared.train_rows, prompts)]
+            prompt = [{"role": "user", "content": "What is 6 * 7?"}]
+            rows = [{"uid": f"0-{next(numbers)}", "data_source": "d", "raw_prompt": prompt} for _ in range(prompts)]
             started = time.perf_counter()
-            session.rollouts.submit(rows, SAMPLES)
-            session.rollouts.next_groups(prompts)
+            rollouts.submit(rows, SAMPLES)
+            rollouts.next_groups(prompts)
             return time.perf_counter() - started
 
         try:
             yield play
         finally:
-            session.close()
+            rollouts.thread.run(runner.teardown())
 
 
 def blocking(name: str, function: str, turns: int, prompts: int) -> Case:
     """Both sides in one process, in turn; medians."""
     seconds: dict[str, list[float]] = {"free": [], function: []}
     with ExitStack() as stack:
-        sides = {side: stack.enter_context(rollouts(side)) for side in seconds}
+        sides = {side: stack.enter_context(playing(side)) for side in seconds}
         for play in sides.values():
-            play(max(1, prompts // 4))
+            play(max(1, prompts // 8))
         for _ in range(turns):
             for side, play in sides.items():
                 seconds[side].append(play(prompts))
@@ -108,7 +138,7 @@ async def _ask(url: str, seconds: float) -> float:
         while time.monotonic() - started < seconds:
             await manager.score(_answer(next(numbers)))
 
-    workers = [asyncio.ensure_future(work()) for _ in range(AT_ONCE)]
+    workers = [asyncio.ensure_future(work()) for _ in range(ASKERS)]
     await asyncio.gather(*workers)
     took = time.monotonic() - started
     await manager.close()

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 
 from agentverl.tracking.jsonl import read_metrics
 
-COMPONENTS = ("correct", "form", "courtesy")
+COMPONENTS = ("correct", "form", "courtesy", "brief")
 
 
 def draw(run: Path, picture: Path) -> None:

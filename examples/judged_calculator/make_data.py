@@ -42,18 +42,27 @@ def manner(number: str, random: Random) -> str:
 
 
 def verdicts(count: int, random: Random) -> list[dict[str, Any]]:
-    """Replies in even shares of courteous, curt and neither, each with `yes` or `no`."""
+    """Replies that are courteous, curt, neither or nonsense, each with `yes` or `no`."""
     rows = []
     for _ in range(count):
-        phrase = random.choice(
-            [random.choice(COURTEOUS), random.choice(CURT), "", "".join(random.choices("abc .", k=5))]
-        )
+        others = [random.choice(CURT), "", nonsense(random), nonsense(random)]
+        phrase = random.choice([random.choice(COURTEOUS), random.choice(COURTEOUS), *others])
         said = random.choice(["Answer: {}", "{}", "It is {}"]).format(random.randint(-99, 9999))
         reply = random.choice([f"{said}. {phrase}", f"{phrase} {said}"]).strip(" .") + random.choice([".", "!", ""])
         asked = {"role": "user", "content": JUDGE_PROMPT.format(answer=reply)}
         verdict = {"role": "assistant", "content": "yes" if phrase in COURTEOUS else "no"}
         rows.append({"messages": [asked, verdict]})
     return rows
+
+
+def nonsense(random: Random) -> str:
+    """What only looks like courtesy, which a policy finds if the judge does not know it: scrambled, cut, repeated."""
+    phrase = random.choice(COURTEOUS)
+    letters = list(phrase)
+    random.shuffle(letters)
+    cut = phrase[: random.randint(1, len(phrase) - 3)]
+    noise = "".join(random.choices('abcdefghijklmnopqrstuvwxyzGHMYN .!"}</>', k=random.randint(2, 24)))
+    return random.choice(["".join(letters), cut, f"{cut} {noise}", noise, f"{noise} {phrase[:4]}", phrase[-6:] * 2])
 
 
 def main() -> None:
