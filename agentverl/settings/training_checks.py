@@ -14,7 +14,13 @@ from agentverl.settings.root import Settings
 
 def check_training(settings: Settings) -> list[str]:
     """The problems that training has with its settings, one line each."""
-    found = [*_sampling(settings), *_batches(settings), *_critic(settings), *_micro_batches(settings)]
+    found = [
+        *_sampling(settings),
+        *_batches(settings),
+        *_critic(settings),
+        *_samples(settings),
+        *_micro_batches(settings),
+    ]
     return found + check_correction(settings)
 
 
@@ -50,7 +56,7 @@ def _batches(s: Settings) -> Iterator[str]:
 
 
 def _critic(s: Settings) -> Iterator[str]:
-    estimator, algorithm = s.algorithm.adv_estimator, s.algorithm
+    estimator = s.algorithm.adv_estimator
     if estimator in WITH_VALUES and not s.needs_critic:
         yield f"critic.enable=false: algorithm.adv_estimator={estimator} needs a critic; drop one of the two"
     if estimator in ESTIMATORS - WITH_VALUES and s.needs_critic:
@@ -61,7 +67,11 @@ def _critic(s: Settings) -> Iterator[str]:
             f"data.train_batch_size={s.data.train_batch_size} is no multiple of critic.ppo_mini_batch_size={prompts} "
             "(both in prompts); make the second divide the first"
         )
-    if estimator == "gdpo" and not algorithm.gdpo_reward_keys:
+
+
+def _samples(s: Settings) -> Iterator[str]:
+    algorithm = s.algorithm
+    if algorithm.adv_estimator == "gdpo" and not algorithm.gdpo_reward_keys:
         yield "algorithm.adv_estimator=gdpo needs algorithm.gdpo_reward_keys: components of the reward, as [acc,format]"
     weights, keys = algorithm.gdpo_reward_weights, algorithm.gdpo_reward_keys
     if weights and len(weights) != len(keys):

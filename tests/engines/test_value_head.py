@@ -16,7 +16,7 @@ from tests.engines.tiny_models import CONFIGS, batch_of, engine_of, padded_refer
 LENGTHS = [(20, 9), (7, 2), (1, 1), (4, 30), (2, 0)]
 
 
-def critic_of(name: str, **settings: object) -> FSDPEngine:
+def critic_of(name: str, **settings: Any) -> FSDPEngine:
     engine = engine_of(name, head="value", **settings)
     head = engine.model.model.get_output_embeddings()
     torch.nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(0))
