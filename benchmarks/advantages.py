@@ -9,11 +9,13 @@ A batch of float32 rewards and masks, in groups of eight, each row of several tu
 - all that verl has: not slower than there
 
 Both sides are processes that work in turns, with cold caches; a turn gives the shortest of three calls of each
-estimator, a case is the ratio of the medians over turns. The first time, verl is installed without its dependencies in
-an environment of its own (.venvs/verl).
+estimator, a case is the ratio of the medians over turns. Both keep the memory that they free, as the processes of
+agentverl do: else pages that the kernel clears would be most of what is measured. The first time, verl is installed
+without its dependencies in an environment of its own (.venvs/verl).
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -21,6 +23,12 @@ from comparison import Case, Side, report
 from peers import verl_python
 
 SIDE = Path(__file__).parent / "sides" / "estimators.py"
+KEPT_BYTES = str(2**30)
+KEEP_FREED_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": KEPT_BYTES,
+    "MALLOC_TRIM_THRESHOLD_": KEPT_BYTES,
+}
 BY_ROW = ("grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "opo", "gpg")
 ALONG_TIME = {
     "gae": "loop gae",
@@ -39,6 +47,7 @@ def main() -> None:
     for name, default in (("rounds", 5), ("rows", 1024), ("columns", 4096), ("threads", 2)):
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
+    os.environ.update(KEEP_FREED_MEMORY)
     shape = (str(asked.rows), str(asked.columns))
     ours = Side("agentverl", Path(sys.executable), SIDE, "agentverl", *shape, threads=asked.threads)
     verl = Side("verl", verl_python("verl.trainer.ppo.core_algos"), SIDE, "verl", *shape, threads=asked.threads)

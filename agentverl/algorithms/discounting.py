@@ -16,6 +16,15 @@ def reverse_cumsum(values: Tensor) -> Tensor:
     return values.flip(-1).cumsum_(-1).flip(-1)
 
 
+def summed_to_come(values: Tensor, mask: Tensor) -> Tensor:
+    """(B, T): at each position, masked or not, the sum of the unmasked values there and after it."""
+    sums = reverse_cumsum(values * mask.to(values.dtype))
+    # What is not finite anywhere in a row reaches the row's first sum.
+    if bool(sums[:, :1].isfinite().all()):
+        return sums
+    return reverse_cumsum(torch.where(mask != 0, values, 0))
+
+
 def discounted_sum(values: Tensor, mask: Tensor, factor: float) -> Tensor:
     """(B, T): x_t = v_t + factor * x_{t+1} where unmasked, and x_t = x_{t+1} elsewhere; 0 after the last position.
 

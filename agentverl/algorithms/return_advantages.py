@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentverl.algorithms.discounting import discounted_sum, reverse_cumsum
+from agentverl.algorithms.discounting import discounted_sum, summed_to_come
 from agentverl.algorithms.loss_config import setting
 from agentverl.algorithms.masked import masked_whiten
-from agentverl.algorithms.outcomes import finite_outside_mask, spread, unmasked
+from agentverl.algorithms.outcomes import finite_outside_mask, unmasked
 from agentverl.errors import BadInputError
 
 
@@ -91,5 +91,6 @@ def compute_remax_outcome_advantage(
     Returns:
         advantages and returns G (B, T). On masked positions both are what is earned after them, as in verl.
     """
-    returns = reverse_cumsum(unmasked(token_level_rewards, response_mask))
-    return spread(-reward_baselines, response_mask, returns).add_(returns), returns
+    returns = summed_to_come(token_level_rewards, response_mask)
+    baselines = reward_baselines.to(returns.dtype)[:, None]
+    return torch.addcmul(returns, baselines, response_mask.to(returns.dtype), value=-1), returns

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentverl.algorithms.discounting import reverse_cumsum
+from agentverl.algorithms.discounting import summed_to_come
 from agentverl.algorithms.groups import Groups, Index, Singleton, check_singleton
 from agentverl.algorithms.outcomes import unmasked
 
@@ -51,7 +51,7 @@ def compute_optimal_token_baseline_advantage(
     """
     check_singleton(singleton)
     groups = Groups.of(index, token_level_rewards)
-    returns = reverse_cumsum(unmasked(token_level_rewards, response_mask))
+    returns = summed_to_come(token_level_rewards, response_mask)
     energies = _path_energies(response_mask, old_log_probs, sum_pi_squared, rollout_is_weights)
     baselines = _baselines(returns, energies.mul_(response_mask), groups, epsilon)
     if handle_zero_tail:
@@ -83,7 +83,7 @@ def compute_multi_turn_optimal_token_baseline_advantage(
     check_singleton(singleton)
     positions = (response_mask != 0).flatten().nonzero().squeeze(1)
     lengths = response_mask.sum(dim=-1).long()
-    returns = reverse_cumsum(unmasked(token_level_rewards, response_mask))
+    returns = summed_to_come(token_level_rewards, response_mask)
     energies = _path_energies(response_mask, old_log_probs, sum_pi_squared, rollout_is_weights)
     taken = torch.arange(int(lengths.max()) if len(lengths) else 0, device=lengths.device) < lengths[:, None]
     packed_returns, packed_energies = (
