@@ -39,6 +39,18 @@ def test_a_resumed_loader_goes_on_as_the_first_would_have(
     assert uids(resumed, 12) == uids(first, 12)
 
 
+@given(count=st.integers(1, 9), batch_size=st.integers(1, 9), taken=st.lists(st.integers(1, 9), max_size=12))
+def test_parts_of_batches_neither_repeat_nor_lose_a_place(count: int, batch_size: int, taken: list[int]) -> None:
+    batch_size = min(batch_size, count)
+    first = PromptLoader(rows_of(count), batch_size=batch_size)
+    seen = [row["uid"] for wanted in taken for row in first.take(wanted)]
+    assert len(seen) == sum(min(wanted, batch_size) for wanted in taken)
+    assert len(set(seen)) == len(seen)
+    resumed = PromptLoader(rows_of(count), batch_size=batch_size)
+    resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert [resumed.take(wanted) for wanted in taken] == [first.take(wanted) for wanted in taken]
+
+
 def test_every_row_once_an_epoch_with_its_own_uid() -> None:
     loader = PromptLoader(rows_of(6), batch_size=2, seed=5)
     assert loader.steps_per_epoch == 3
