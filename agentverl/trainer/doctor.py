@@ -146,7 +146,7 @@ def _plugins() -> Iterator[Finding]:
 def _bubblewrap() -> Finding:
     path = shutil.which("bwrap")
     if path is None:
-        return Finding("bubblewrap", "not installed; not needed by this version", "absent")
+        return Finding("bubblewrap", "not installed; the scorer `code` needs it: apt-get install bubblewrap", "absent")
     tried = subprocess.run([path, "--ro-bind", "/", "/", "true"], capture_output=True, timeout=10, check=False)
     if tried.returncode != 0:
         return Finding("bubblewrap", f"{path}, which may not make namespaces here", "absent")

@@ -17,7 +17,10 @@ done
 agentverl serve "$folder/judge/huggingface" --name judge --port 0 > "$folder/judge.log" &
 judge=$!
 trap 'kill $judge' EXIT
-until grep -q '^serving' "$folder/judge.log"; do kill -0 $judge && sleep 0.2; done
+until grep -q '^serving' "$folder/judge.log"; do
+    kill -0 $judge 2> /dev/null || { echo "the judge did not start"; exit 1; }
+    sleep 0.2
+done
 JUDGE_URL=$(sed -n 's/^serving judge at //p' "$folder/judge.log")
 export JUDGE_URL
 
