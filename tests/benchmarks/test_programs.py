@@ -92,3 +92,17 @@ def test_our_side_of_the_estimators_times_each_of_them() -> None:
     program = importlib.import_module("advantages")
     assert {*program.BY_ROW, *program.ALONG_TIME, *program.ALONG_TIME.values(), "torch.sum", "gdpo"} <= set(turn)
     assert all(seconds > 0 for seconds in turn.values())
+
+
+def test_weights_reach_a_server_in_another_process() -> None:
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "weights.py", "--gigabytes", "0.02", "--turns", "1", "--warm-up", "0"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    (case,) = json.loads(done.stdout.splitlines()[-1])["cases"]
+    assert case["name"] == "shared_memory: 0.05 GB to an hf server"
+    assert case["ours"] > 0
+    assert case["required"] == pytest.approx(1 / 1.5)
