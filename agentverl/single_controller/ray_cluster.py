@@ -2,12 +2,15 @@
 
 import logging
 import os
+import socket
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentverl.single_controller.worker_errors import ResourceError
 
 logger = logging.getLogger(__name__)
+
+_CONNECT_SECONDS = 10.0
 
 Need = dict[str, float]
 """Amounts by resource, as Ray counts them."""
@@ -51,6 +54,8 @@ def connect(init: RayInit) -> bool:
             "object_store_memory": init.object_store_memory,
         }
         options |= {name: value for name, value in own.items() if value is not None}
+    if address is not None:
+        _require_listening(address)
     try:
         ray.init(**options)
     except Exception as error:
@@ -63,6 +68,17 @@ def disconnect() -> None:
     import ray
 
     ray.shutdown()
+
+
+def _require_listening(address: str) -> None:
+    """Ray itself would try for minutes to reach an address at which nobody listens."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():  # `auto`, `local`
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except OSError as error:
+        raise _explained(error, address) from error
 
 
 def _explained(error: Exception, address: str | None) -> ResourceError:

@@ -1,5 +1,6 @@
 """What keeps a run from reaching Ray is said in one line with the remedy."""
 
+import socket
 from typing import Any
 
 import pytest
@@ -14,13 +15,13 @@ from agentverl.single_controller.worker_errors import ResourceError
     [
         (
             RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.11.7"),
-            "head:6379",
-            "Ray at head:6379 is of another version than this process: Version mismatch: .* Ray: 2.9.0 Python: 3.11.7",
+            "auto",
+            "Ray at auto is of another version than this process: Version mismatch: .* Ray: 2.9.0 Python: 3.11.7",
         ),
         (
             ConnectionError("nobody answers"),
-            "head:6379",
-            "Ray is not running at head:6379: nobody .* `ray start --head`",
+            "auto",
+            "Ray is not running at auto: nobody .* `ray start --head`",
         ),
         (Exception("timed out"), None, "Ray does not start on this machine: timed out"),
     ],
@@ -35,3 +36,11 @@ def test_errors_of_ray_are_explained(
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(ResourceError, match=message):
         connect(RayInit(address=address))
+
+
+def test_an_address_at_which_nobody_listens_is_said_at_once() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(ResourceError, match=f"Ray is not running at {address}: .*Connection refused.* `ray start"):
+            connect(RayInit(address=address))
