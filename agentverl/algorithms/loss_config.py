@@ -1,4 +1,4 @@
-"""What a policy loss reads from its configuration, which may be any object with attributes or items."""
+"""What losses and estimators read from a configuration, which may be any object with attributes or items."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,12 +14,12 @@ def setting(config: Any, name: str, default: Any = _REQUIRED) -> Any:
     Raises:
         BadInputError: it has neither and there is no default.
     """
-    found = config.get(name, _REQUIRED) if isinstance(config, Mapping) else getattr(config, name, _REQUIRED)
-    if found is not _REQUIRED:
-        return found
-    if default is _REQUIRED:
-        raise BadInputError(f"the loss needs the setting {name!r}, which its configuration does not have")
-    return default
+    try:
+        return config[name] if isinstance(config, Mapping) else getattr(config, name)
+    except (AttributeError, KeyError):
+        if default is _REQUIRED:
+            raise BadInputError(f"the setting {name!r} is needed, and the configuration does not have it") from None
+        return default
 
 
 class LossConfig:
