@@ -171,3 +171,18 @@ def test_a_killed_run_with_a_critic_ends_as_if_nothing_had_happened(tmp_path: Pa
     assert training.finish() == 0, training.printed
     assert any((training.checkpoints.of(4) / "critic").iterdir())
     assert_equals(training.run, undisturbed.run)
+
+
+@pytest.mark.integration
+def test_a_run_killed_while_it_saves_beside_training_ends_as_if_nothing_had_happened(
+    training: Training, undisturbed: Undisturbed
+) -> None:
+    training.words = (*training.words, "actor.checkpoint.async_save=true")
+    for step in (2, 6):
+        unfinished = training.checkpoints.of(step).with_name(f"global_step_{step}.unfinished")
+        training.start()
+        training.wait_for((unfinished / "actor").exists)
+        training.send(signal.SIGKILL)
+    assert training.finish() == 0, training.printed
+    assert all(step in (-1, 2, 4, 6) for step in resumed_from(training.run))
+    assert_equals(training.run, undisturbed.run)
