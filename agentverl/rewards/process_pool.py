@@ -98,6 +98,16 @@ class _Worker:
             return ScorerExhaustedError("memory")
         return ScorerFailedError(f"its process ended with exit code {exit_code}")
 
+    @property
+    def lives(self) -> bool:
+        """Asked of the kernel: the event loop hears of a death a little later."""
+        if self.process.returncode is not None:
+            return False
+        try:
+            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:  # it has been waited for
+            return False
+
     async def stop(self) -> None:
         if self.process.returncode is None:
             self.process.kill()
@@ -147,7 +157,7 @@ class ProcessPool:
         """One that still lives: the kernel or a person may have killed it while it waited, no answer's fault."""
         while self._idle:
             worker = self._idle.pop()
-            if worker.process.returncode is None:
+            if worker.lives:
                 return worker
         return None
 
