@@ -100,6 +100,7 @@ class Router(ABC):
         self._rotation: dict[RolloutReplica, None] = dict.fromkeys(replicas)
         self._ailing: dict[RolloutReplica, None] = {}
         self._holding: Counter[RolloutReplica] = Counter()
+        self._required_version = -1
 
     @abstractmethod
     def choose(self, request_id: str, held: dict[RolloutReplica, int]) -> RolloutReplica:
@@ -140,6 +141,16 @@ class Router(ABC):
         self._rotation.pop(replica, None)
         self._ailing.pop(replica, None)
 
+    def set_aside(self, replica: RolloutReplica) -> None:
+        """Take a server out of rotation until `check` finds it well, or it is added."""
+        if replica in self._rotation:
+            del self._rotation[replica]
+            self._ailing[replica] = None
+
+    def require_version(self, version: int) -> None:
+        """Let no server come back into rotation with weights older than these."""
+        self._required_version = version
+
     async def leave(self, replica: RolloutReplica) -> None:
         """Take a server out of rotation; its trajectories go on elsewhere, from the tokens that they have."""
         self.remove(replica)
@@ -148,14 +159,13 @@ class Router(ABC):
     async def check(self, replica: RolloutReplica) -> bool:
         """Ask a server how it is; one that does not say leaves rotation until it does."""
         try:
-            await bounded(replica.health(), HEALTH_SECONDS)
+            said = await bounded(replica.health(), HEALTH_SECONDS)
         except (BoundaryError, OutOfTimeError) as error:
             if replica in self._rotation:
-                del self._rotation[replica]
-                self._ailing[replica] = None
+                self.set_aside(replica)
                 logger.warning("a rollout server left rotation, %d are left: %s", len(self._rotation), error)
             return False
-        if replica in self._ailing:
+        if replica in self._ailing and said.get("weight_version", -1) >= self._required_version:
             self.add(replica)
             logger.warning("a rollout server is back in rotation, which has %d", len(self._rotation))
         return True

@@ -120,6 +120,7 @@ def _missing(key: str, paths: list[str]) -> list[str]:
 def _placement(s: Settings) -> Iterator[str]:
     yield from _one_device(s.trainer.launcher, s.trainer.nnodes, s.trainer.n_gpus_per_node)
     yield from _processes(s)
+    yield from _servers(s)
     roles = s.actor_rollout_ref
     for key, fsdp in (("actor", roles.actor.fsdp_config), ("ref", roles.ref.fsdp_config)):
         if fsdp.model_dtype == "bfloat16" and fsdp.dtype == "float32":
@@ -139,6 +140,24 @@ def _one_device(launcher: str, nnodes: int, n_gpus_per_node: int) -> Iterator[st
                 f"trainer.{key}={count}: trainer.launcher=local trains in one process on one device; set it to 1, or "
                 "trainer.launcher=ray"
             )
+
+
+def _servers(s: Settings) -> Iterator[str]:
+    rollout = s.actor_rollout_ref.rollout
+    backend = rollout.checkpoint_engine.backend
+    if rollout.nnodes and s.trainer.launcher == "local":
+        yield f"rollout.nnodes={rollout.nnodes}: trainer.launcher=local serves in its own process; set it to 0"
+    elif rollout.nnodes and backend == "naive":
+        yield (
+            f"rollout.nnodes={rollout.nnodes} puts rollout servers into processes of their own, and "
+            "rollout.checkpoint_engine.backend=naive hands weights over within one; set shared_memory (one machine), "
+            "gloo, or nccl (GPUs)"
+        )
+    elif not rollout.nnodes and backend in ("shared_memory", "gloo", "nccl"):
+        yield (
+            f"rollout.checkpoint_engine.backend={backend} brings weights to other processes, and rollout.nnodes=0 "
+            "leaves rollout servers in the training processes; set naive, or rollout.nnodes=1"
+        )
 
 
 def _processes(s: Settings) -> Iterator[str]:

@@ -189,6 +189,11 @@ RULES: tuple[Rule[Settings], ...] = (
     ),
     Rule(lambda s: True, "the reference never trains", (F + "*.use_no_sync_for_gradient_accumulation",), True),
     Rule(
+        lambda s: s.actor_rollout_ref.rollout.nnodes == 0,
+        "rollout.nnodes=0 leaves rollout servers in the training processes",
+        (R + "n_gpus_per_node",),
+    ),
+    Rule(
         lambda s: s.trainer.launcher == "local",
         "trainer.launcher=local runs all episodes in its own process",
         (R + "agent.num_workers",),

@@ -56,6 +56,10 @@ class RolloutSettings(SamplingSettings, LogProbSettings):
 
     name: str = "hf"
     """The rollout server."""
+    nnodes: int = Field(0, ge=0)
+    """Machines for servers in processes of their own; 0: each training rank holds one in its process."""
+    n_gpus_per_node: int | None = Field(None, gt=0)
+    """Servers on each of these machines (on CPUs too); null means `trainer.n_gpus_per_node`."""
     n: int = Field(1, gt=0)
     """Samples a prompt; group-relative estimators need at least 2."""
     dtype: Precision = "auto"

@@ -134,7 +134,6 @@ FOREIGN: tuple[Foreign, ...] = (
         R + "pipeline_model_parallel_size",
         harmless=(1,),
     ),
-    *_refused(_ONE_DEVICE, R + "nnodes", R + "n_gpus_per_node", harmless=(0, 1, None)),
     *_refused("the critic's checkpoint is written before the run goes on", "critic.checkpoint.async_save"),
     *_refused("it comes with a later version", M + "enable_activation_offload"),
     *_refused("LoRA comes with a later version", M + "lora_rank", M + "lora.rank", harmless=(0,)),

@@ -10,6 +10,7 @@ from agentverl.errors import RunFolderError
 from agentverl.loop_thread import LoopThread
 from agentverl.protocol.data_proto import DataProto
 from agentverl.rollout.episode import EpisodeResult, Group
+from agentverl.rollout.health import look_after
 from agentverl.rollout.rollouts import Rollouts
 from agentverl.settings.root import Settings
 from agentverl.single_controller.launcher import Placement
@@ -28,6 +29,8 @@ from agentverl.trainer.runners import open_runner
 from agentverl.trainer.validation import ValidationOutcome, dump_rows
 from agentverl.workers.actor_rollout_ref import ActorRolloutRefWorker, PolicyRun
 from agentverl.workers.critic import CriticWorker
+from agentverl.workers.rollout_server import RolloutServerWorker
+from agentverl.workers.servers import HybridServers, Servers, StandaloneServers
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +82,8 @@ class Session:
         closing.callback(self.journal.close)
         self._places = self._placement.open()
         closing.callback(self._places.close)
-        self.workers = self._places.start("actor_rollout_ref", self._worker_class(trains, optimiser_steps.actor))
+        policy = (settings.actor_rollout_ref, self._policy_run(trains, optimiser_steps.actor))
+        self.workers = self._places.start("actor_rollout_ref", WorkerClass(ActorRolloutRefWorker, policy))
         closing.callback(self.workers.close)
         blocking.in_passing_thread(self.workers.init_model)
         if trains and settings.needs_critic:
@@ -87,10 +91,12 @@ class Session:
         # At a breakpoint the loop stands still, which is no stall.
         self.thread = LoopThread(stall_seconds=None) if settings.trainer.debug else LoopThread()
         closing.callback(self.thread.close)
-        self.thread.run(self.workers.start_replica())
+        self._servers = self._make_servers(trains)
         closing.callback(self._stop_servers)
-        servers = [self.workers.resident(rank, "replica") for rank in range(self.workers.world_size)]
-        router = plugins.find("routers", settings.actor_rollout_ref.rollout.router)(servers)
+        replicas = self.thread.run(self._servers.start())
+        router = plugins.find("routers", settings.actor_rollout_ref.rollout.router)(replicas)
+        if not self._places.in_one_process:
+            closing.callback(self.thread.start(look_after(router)).cancel)
         runner, judging = open_runner(settings, self.prepared, self._places, self.thread, closing)
         self.rollouts = Rollouts(
             runner,
@@ -102,9 +108,17 @@ class Session:
         )
         closing.callback(self.rollouts.close)
 
+    def _make_servers(self, trains: bool) -> Servers:
+        if not self.settings.actor_rollout_ref.rollout.nnodes:
+            return HybridServers(self.workers)
+        made = WorkerClass(RolloutServerWorker, (self.settings.actor_rollout_ref, self._policy_run(trains)))
+        group = self._places.start("rollout", made)
+        self._closing.callback(group.close)
+        return StandaloneServers(group, self.workers)
+
     def _stop_servers(self) -> None:
         try:
-            self.thread.run(self.workers.stop_replica(), 30.0)
+            self.thread.run(self._servers.stop(), 30.0)
         except WorkerError as error:  # what it broke was reported, and must not be hidden by this
             logger.warning("rollout servers did not stop by themselves: %s", error)
 
@@ -143,8 +157,8 @@ class Session:
     def _models(self) -> list[tuple[str, WorkerGroup]]:
         return [("actor", self.workers), *([("critic", self.critic)] if self.critic is not None else [])]
 
-    def _worker_class(self, trains: bool, optimiser_steps: int) -> WorkerClass:
-        run = PolicyRun(
+    def _policy_run(self, trains: bool, optimiser_steps: int = -1) -> PolicyRun:
+        return PolicyRun(
             device=self.settings.trainer.device,
             seed=self.settings.trainer.seed,
             deterministic=self.settings.trainer.deterministic,
@@ -153,7 +167,6 @@ class Session:
             correction=self.settings.algorithm.rollout_correction,
             optimiser_steps=optimiser_steps,
         )
-        return WorkerClass(ActorRolloutRefWorker, (self.settings.actor_rollout_ref, run))
 
     def open_tracking(self, *, total_steps: int | None, first_step: int) -> None:
         """Start the loggers; what they show live begins here."""
@@ -172,7 +185,7 @@ class Session:
 
     def synchronise_weights(self, version: int) -> None:
         """Give the servers the policy's weights, under a version number; returns once they serve them."""
-        self.thread.run(self.workers.update_weights(version))
+        self.thread.run(self._servers.update_weights(version, self.rollouts.router))
 
     def record_step(self, step: int, groups: list[Group], batch: DataProto) -> None:
         """Write into the journal which prompts a step trained on, and with which advantages."""

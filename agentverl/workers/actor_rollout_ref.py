@@ -1,5 +1,6 @@
 """ActorRolloutRefWorker: the policy in its three roles - trained, sampled from, and as it was at the start."""
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -7,17 +8,20 @@ from typing import Any
 
 from agentverl import blocking, plugins
 from agentverl.checkpoint_engine.base import CheckpointEngine
+from agentverl.checkpoint_engine.seats import Seat
 from agentverl.data.model_folder import resolve_model_path
 from agentverl.engines.base import BaseEngine
 from agentverl.errors import BadInputError
 from agentverl.protocol.data_proto import DataProto
 from agentverl.rollout.replica import RolloutReplica
+from agentverl.rollout.replica_spec import ReplicaSpec
 from agentverl.settings import precision
 from agentverl.settings.actor import MicroBatchLimit
 from agentverl.settings.engine import FSDPSettings
 from agentverl.settings.rollout_correction import RolloutCorrectionSettings
 from agentverl.settings.root import ActorRolloutRefSettings
 from agentverl.single_controller.dispatch import Dispatch, register
+from agentverl.single_controller.ray_host import free_port
 from agentverl.single_controller.worker import Worker
 from agentverl.workers import checkpoints
 from agentverl.workers.engine_settings import (
@@ -33,7 +37,7 @@ from agentverl.workers.offloading import on_device
 from agentverl.workers.replicas import make_replica, replica_spec
 from agentverl.workers.silent_rows import without_silent_rows
 from agentverl.workers.training_step import TRAINING_STEP
-from agentverl.workers.weight_update import update_replica
+from agentverl.workers.weight_update import send_weights, update_replica
 
 _MODEL_COLUMNS = ("prompts", "responses", "response_mask", "temperature")
 
@@ -79,6 +83,7 @@ class ActorRolloutRefWorker(Worker):
         self._reference: BaseEngine | None = None
         self._replica: RolloutReplica | None = None
         self._checkpoint_engine: CheckpointEngine | None = None
+        self._seat: Seat | None = None
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
@@ -125,23 +130,15 @@ class ActorRolloutRefWorker(Worker):
         Raises:
             BadInputError: the server, the model or the limits cannot work.
         """
-        rollout, actor = self.config.rollout, self.config.actor.fsdp_config
-        dtype = actor.dtype if rollout.dtype == "auto" else rollout.dtype
-        spec = replica_spec(
-            self.config.model,
-            self._folder,
-            rollout,
-            self.run.tokenizer,
-            dtype=precision.resolve(dtype, self._device),
-            device=self._device,
-            seed=self.run.seed,
-            deterministic=self.run.deterministic,
-            load_weights=not self.run.needs_actor,
-        )
-        self._checkpoint_engine = plugins.find("checkpoint_engines", rollout.checkpoint_engine.backend)()
+        self._checkpoint_engine = self._make_checkpoint_engine()
         # Loading a model takes seconds, which the loop must not miss.
-        self._replica = await blocking.call(make_replica, rollout.name, spec)
+        spec = await blocking.call(server_spec, self.config, self.run, self._folder)
+        self._replica = await blocking.call(make_replica, self.config.rollout.name, spec)
         await self._replica.init_hybrid(self)
+
+    def _make_checkpoint_engine(self) -> CheckpointEngine:
+        made: CheckpointEngine = plugins.find("checkpoint_engines", self.config.rollout.checkpoint_engine.backend)()
+        return made
 
     @register(dispatch_mode=Dispatch.RANK_ZERO)
     def replica(self) -> RolloutReplica:
@@ -167,6 +164,24 @@ class ActorRolloutRefWorker(Worker):
         assert self._checkpoint_engine is not None, "start_replica comes first"
         with on_device(self.actor, self.config.actor.fsdp_config, optimizer=False):
             await update_replica(self._checkpoint_engine, self.actor.get_per_tensor_param(), self.replica(), version)
+
+    @register(dispatch_mode=Dispatch.RANK_ZERO)
+    async def weights_address(self) -> str:
+        """Where servers in other processes meet this rank for new weights: `host:port`."""
+        return f"{os.environ.get('MASTER_ADDR', '127.0.0.1')}:{free_port(None)}"
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    async def send_weights(self, seat: Seat, version: int) -> None:
+        """Bring the actor's weights to servers in other processes; rank 0 has the seat, the others iterate along.
+
+        Raises:
+            WeightTransferError: the set did not arrive at all of them.
+        """
+        mine = seat if self.rank == 0 else None
+        if self._checkpoint_engine is None or mine != self._seat:
+            self._checkpoint_engine, self._seat = self._make_checkpoint_engine(), mine
+        with on_device(self.actor, self.config.actor.fsdp_config, optimizer=False):
+            await send_weights(self._checkpoint_engine, self.actor.get_per_tensor_param(), mine, version)
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_log_prob(self, data: DataProto) -> DataProto:
@@ -236,6 +251,23 @@ class ActorRolloutRefWorker(Worker):
     def export(self, path: Path) -> None:
         """Write the folder `huggingface` into an existing one: model and tokenizer, as `model.path` takes them."""
         checkpoints.export(self.actor, path, self.config.model)
+
+
+def server_spec(config: ActorRolloutRefSettings, run: PolicyRun, folder: Path) -> ReplicaSpec:
+    """What a rollout server of the policy is told."""
+    device = resolve_device(run.device)
+    dtype = config.actor.fsdp_config.dtype if config.rollout.dtype == "auto" else config.rollout.dtype
+    return replica_spec(
+        config.model,
+        folder,
+        config.rollout,
+        run.tokenizer,
+        dtype=precision.resolve(dtype, device),
+        device=device,
+        seed=run.seed,
+        deterministic=run.deterministic,
+        load_weights=not run.needs_actor,
+    )
 
 
 def _model_inputs(data: DataProto) -> DataProto:

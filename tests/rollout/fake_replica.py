@@ -41,7 +41,7 @@ class FakeReplica:
 
     async def health(self) -> dict[str, Any]:
         self._require()
-        return {"state": "serving"}
+        return {"state": "serving", "weight_version": self.weight_version}
 
     async def abort(self, request_id: str) -> None:
         self._require()
