@@ -14,6 +14,7 @@ from agentverl.errors import ModelFolderError, SettingsError
 from agentverl.protocol.data_proto import DataProto
 from tests.engines.ranks import on_ranks
 from tests.engines.test_packed_exactness import weighted_loss
+from tests.engines.test_value_head import squared_error
 from tests.engines.tiny_models import batch_of, engine_of
 
 LENGTHS = [(3, 9), (7, 2), (1, 1), (4, 30), (4, 30), (2, 0), (5, 12), (1, 29)]
@@ -88,6 +89,22 @@ def test_checkpointed_activations_train_as_others_do() -> None:
 
 def test_reductions_in_each_micro_batch_train_as_one_a_batch() -> None:
     assert_ranks_train_as_one(2, sharding=ShardingSettings(use_no_sync_for_gradient_accumulation=False))
+
+
+def critic_trained(size: int) -> tuple[list[dict[str, float]], torch.Tensor]:
+    engine, rank = engine_of(head="value"), int(os.environ["RANK"]) if size > 1 else 0
+    data = batch_of(LENGTHS).chunk(size)[rank]
+    metrics = [engine.train_batch(data, squared_error) for _ in range(STEPS)]
+    return metrics, engine.infer_batch(data).batch.ragged("values").values
+
+
+def test_a_critic_on_ranks_trains_as_on_one() -> None:
+    (metrics, values), outcomes = critic_trained(1), on_ranks(2, critic_trained, 2)
+    for ours, _ in outcomes:
+        for of_step, expected in zip(ours, metrics, strict=True):
+            assert of_step == pytest.approx(expected, rel=1e-4)
+    together = torch.cat([ours for _, ours in outcomes])
+    assert float((together - values).norm()) <= 1e-3 * float(values.norm())
 
 
 def test_ranks_in_bfloat16_train_as_one_rank_does() -> None:
