@@ -4,7 +4,7 @@ Legend: N packed tokens of the step, R rows, H query heads, K key heads, Q new t
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,8 +71,18 @@ def attending(segments: list[Segment]) -> Iterator[None]:
         del _step.segments
 
 
+@contextmanager
+def recording(attention: Callable[..., torch.Tensor]) -> Iterator[None]:
+    """Within it, this thread's forward passes call `attention` with what `slot_attention` would have computed from."""
+    _step.recorder = attention
+    try:
+        yield
+    finally:
+        del _step.recorder
+
+
 def slot_attention(
-    module: torch.nn.Module,
+    module: torch.nn.Module | None,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -85,22 +95,31 @@ def slot_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attention with transformers' signature: query (1, H, N, D), key and value whole slots (slots, K, capacity, D).
 
-    Returns (1, N, H, D). `softcap` bounds the scores by tanh (Gemma 2), `s_aux` are learned sinks (gpt-oss).
+    Returns (1, N, H, D), computed in the type of keys and values. `softcap` bounds the scores by tanh (Gemma 2),
+    `s_aux` are learned sinks (gpt-oss).
     """
-    segments: list[Segment] = _step.segments
+    segments: list[Segment] | None = getattr(_step, "segments", None)
+    if segments is None:
+        return _step.recorder(query, key, value, scaling, sliding_window, softcap, s_aux), None
+    dtype, query = query.dtype, query.to(key.dtype)
     outputs = []
     for segment in segments:
         rows = slice(segment.first, segment.last)
         keys, values = key[rows, :, : segment.keys], value[rows, :, : segment.keys]
         queries = query[0, :, segment.start : segment.stop]
-        if softcap is not None or s_aux is not None:
+        if softcap is not None or s_aux is not None or _is_faster_explicit(segment, query):
             bias = segment.mask(sliding_window, query)
             outputs.append(_explicit(queries, keys, values, bias, _Scores(scaling, softcap, s_aux)))
         elif segment.queries == 1:
             outputs.append(_decode(queries, keys, values, segment.mask(sliding_window, query), scaling))
         else:
             outputs.append(_prefill(queries, keys, values, segment, (sliding_window, scaling)))
-    return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).unsqueeze(0), None
+    return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).unsqueeze(0).to(dtype), None
+
+
+def _is_faster_explicit(segment: Segment, query: torch.Tensor) -> bool:
+    """Whether matrix products and a softmax beat the fused kernel, which is slow for single float32 queries on CPUs."""
+    return segment.queries == 1 and query.dtype == torch.float32 and query.device.type == "cpu"
 
 
 def _decode(
@@ -145,22 +164,23 @@ class _Scores:
 def _explicit(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None, how: _Scores
 ) -> torch.Tensor:
-    rows, key_heads = key.shape[:2]
-    heads = query.shape[0]
-    per_row = query.view(heads, rows, -1, query.shape[-1]).transpose(0, 1)
-    scale = how.scale if how.scale is not None else query.shape[-1] ** -0.5
-    repeated_key = key.repeat_interleave(heads // key_heads, dim=1)
-    scores = per_row @ repeated_key.transpose(-1, -2) * scale
+    rows, key_heads, keys = key.shape[:3]
+    heads, size = query.shape[0], query.shape[-1]
+    # The query heads of a key head are stacked, so keys and values are never repeated.
+    stacked = query.view(key_heads, heads // key_heads, rows, -1, size).permute(2, 0, 1, 3, 4)
+    stacked = stacked.reshape(rows, key_heads, -1, size)
+    scores = (stacked @ key.transpose(-1, -2)).view(rows, heads, -1, keys)
+    scores *= how.scale if how.scale is not None else size**-0.5
     if how.softcap is not None:
         scores = torch.tanh(scores / how.softcap) * how.softcap
     if bias is not None:
-        scores = scores + bias
+        scores += bias
     if how.sinks is not None:
         sinks = how.sinks.reshape(1, -1, 1, 1).expand(rows, -1, scores.shape[2], 1)
         scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)[..., : key.shape[2]]
-    output = weights @ value.repeat_interleave(heads // key_heads, dim=1)
-    return output.transpose(1, 2).reshape(-1, heads, value.shape[-1])
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)[..., :keys]
+    output = weights.reshape(rows, key_heads, -1, keys) @ value
+    return output.view(rows, heads, -1, value.shape[-1]).transpose(1, 2).reshape(-1, heads, value.shape[-1])
 
 
 AttentionInterface.register(NAME, slot_attention)

@@ -33,7 +33,7 @@ class Engine:
         self.steps = self.forwarded_tokens = 0
         self._settings = settings
         self._budget = kv_memory_bytes
-        self._pool = KVPool(model.layers, model.dtype, model.device)
+        self._pool = KVPool(model.layers, model.cache_dtype, model.device)
         self._rows = Rows()
         self._kept = KeptCaches()
         self._queue = RoundQueue() if settings.deterministic else WaitingQueue()
@@ -91,6 +91,7 @@ class Engine:
     def load(self, weights: dict[str, torch.Tensor], version: int) -> None:
         """Serve a complete new set of weights; running requests are read again under them."""
         apply(self.model, weights)
+        self.model.forget_copies()
         for row, request in enumerate(self._rows.requests):
             request.close_span(int(self._rows.length[row]), self.weight_version)
         self.weight_version = version
@@ -106,6 +107,7 @@ class Engine:
         self._rows.retract()
         while self._rows:
             self._preempt()
+        self.model.forget_copies()
         self._drop_caches()
 
     def _drop_caches(self) -> None:

@@ -54,22 +54,12 @@ def _resized(old: torch.Tensor, slots: int, capacity: int, rows: int, length: in
     return new
 
 
-class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no types
-    """One layer of the pool, as transformers' models see it: new keys and values go to the slots of their rows."""
+class PackedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no types
+    """A layer of a cache as transformers' models see it in packed steps: it masks nothing and starts nowhere."""
 
-    def __init__(self, bank: _Bank, number: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.bank, self.number = bank, number
         self.is_initialized = True
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        bank = self.bank
-        keys, values = bank.keys[self.number], bank.values[self.number]
-        keys.view(-1, keys.shape[-1]).index_copy_(0, bank.index, _by_token(key_states))
-        values.view(-1, values.shape[-1]).index_copy_(0, bank.index, _by_token(value_states))
-        return keys, values
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Nothing is left to do: the pool is made before the first forward pass."""
@@ -82,6 +72,23 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has no 
 
     def get_max_length(self) -> int:
         return -1
+
+
+class _SlotLayer(PackedLayer):
+    """One layer of the pool, as transformers' models see it: new keys and values go to the slots of their rows."""
+
+    def __init__(self, bank: _Bank, number: int) -> None:
+        super().__init__()
+        self.bank, self.number = bank, number
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        bank = self.bank
+        keys, values = bank.keys[self.number], bank.values[self.number]
+        keys.view(-1, keys.shape[-1]).index_copy_(0, bank.index, _by_token(key_states).to(keys.dtype))
+        values.view(-1, values.shape[-1]).index_copy_(0, bank.index, _by_token(value_states).to(values.dtype))
+        return keys, values
 
 
 def _by_token(states: torch.Tensor) -> torch.Tensor:

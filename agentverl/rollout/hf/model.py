@@ -17,6 +17,7 @@ from transformers.cache_utils import DynamicLayer
 from agentverl.data.model_config import context_length, load_config
 from agentverl.errors import BadInputError, ModelFolderError
 from agentverl.rollout.hf.attention import NAME, Segment, attending
+from agentverl.rollout.hf.flat_forward import FlatForward
 from agentverl.rollout.hf.kv_pool import KVPool, LayerShape
 from agentverl.rollout.hf.planning import Step
 from agentverl.rollout.hf.settings import HFSettings
@@ -36,24 +37,39 @@ class ServedModel:
     dtype: torch.dtype
     device: torch.device
     cache_argument: str
+    flat: FlatForward | None = None
+    """The same forward pass with less between its operations, for two or more tokens."""
 
     def forward(self, step: Step, pool: KVPool) -> torch.Tensor:
         """Logits (S, V; float32) of the rows that the step samples; the pool then holds the step's keys and values."""
         pool.point_at(step.rows, step.positions)
-        keep: torch.Tensor | int = 0 if step.keep is None else self._tensor(step.keep)
+        ids, positions = self._tensor(step.ids), self._tensor(step.positions)
         with attending(step.segments):
+            if self.flat is not None and step.sampled > 1:
+                keep = None if step.keep is None else self._tensor(step.keep)
+                return self.flat(ids, positions, keep, pool.cache).float()
             output = self.model(
-                input_ids=self._tensor(step.ids)[None],
-                position_ids=self._tensor(step.positions)[None],
+                input_ids=ids[None],
+                position_ids=positions[None],
                 use_cache=True,
-                logits_to_keep=keep,
+                logits_to_keep=0 if step.keep is None else self._tensor(step.keep),
                 **{self.cache_argument: pool.cache},
             )
         logits: torch.Tensor = output.logits[0]
         return logits.float()
 
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        """What keys and values are kept in: attention of few queries in smaller types is slower on CPUs."""
+        return torch.float32 if self.device.type == "cpu" else self.dtype
+
     def _tensor(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)
+
+    def forget_copies(self) -> None:
+        """Drop what was made of the weights, so that the next step makes it anew."""
+        if self.flat is not None:
+            self.flat.forget_weights()
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """Parameters by every name they have: tied ones have several."""

@@ -1,0 +1,117 @@
+"""What a model computes in a forward pass, as a graph of operations that belongs to no model.
+
+It depends on no sizes, as it is made with symbolic ones (Reed et al. 2022, torch.fx).
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from transformers import Cache
+
+from agentverl.rollout.hf.attention import recording
+from agentverl.rollout.hf.kv_pool import PackedLayer
+
+_LIBRARY = torch.library.Library("agentverl", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.define(  # type: ignore[no-untyped-call]
+    "slot_attention(Tensor query, Tensor key, Tensor value, int layer, float? scaling, int? window, float? softcap, "
+    "Tensor? sinks) -> Tensor"
+)
+ATTENTION = torch.ops.agentverl.slot_attention.default
+_CASTS = (torch.ops.aten.to.dtype, torch.ops.aten.to.device)
+
+
+@torch.library.register_fake("agentverl::slot_attention", lib=_LIBRARY)  # type: ignore[untyped-decorator]
+def _shape_of_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any) -> torch.Tensor:
+    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is computed by all models of one configuration; making it takes a second, so it is kept."""
+
+    graph: Graph
+    tensors: dict[str, str | torch.Tensor]
+    """By attribute of the graph's module, the name of a parameter or buffer, or a constant."""
+
+    @classmethod
+    def of(cls, model: Any, cache_argument: str, layers: int) -> "Record":
+        dtypes = {tensor.dtype for tensor in model.parameters()}
+        key = (type(model), frozenset(dtypes), model.config.to_json_string(use_diff=False))
+        if key not in _records:
+            module = _recorded_module(model, cache_argument, layers)
+            names = {id(tensor): name for name, tensor in _tensors(model).items()}
+            targets = {str(node.target) for node in module.graph.nodes if node.op == "get_attr"}
+            found = {target: getattr(module, target) for target in targets}
+            graph = Graph()  # one that belongs to no module, which would keep the model's weights
+            graph.output(graph.graph_copy(module.graph, {}))
+            for node in graph.nodes:
+                node.meta.clear()
+            _records[key] = cls(graph, {target: names.get(id(tensor), tensor) for target, tensor in found.items()})
+        return _records[key]
+
+    def over(self, model: Any) -> GraphModule:
+        """The computation with a model's own tensors."""
+        own = _tensors(model)
+        return GraphModule(
+            {name: own[tensor] if isinstance(tensor, str) else tensor for name, tensor in self.tensors.items()},
+            copy.deepcopy(self.graph),
+        )
+
+
+_records: dict[tuple[Any, ...], Record] = {}
+
+
+def _tensors(model: Any) -> dict[str, torch.Tensor]:
+    return {**dict(model.named_buffers()), **dict(model.named_parameters())}
+
+
+class _RecordedLayer(PackedLayer):
+    """A layer of the cache, of which a record holds only that attention sees it."""
+
+    def __init__(self, number: int, number_of: dict[int, int]) -> None:
+        super().__init__()
+        self._number, self._number_of = number, number_of
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self._number_of[id(key_states)] = self._number
+        return key_states, value_states
+
+
+def _recorded_module(model: Any, cache_argument: str, layers: int) -> GraphModule:
+    number_of: dict[int, int] = {}
+
+    def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *options: Any) -> torch.Tensor:
+        output: torch.Tensor = ATTENTION(query, key, value, number_of.pop(id(key)), *options)
+        return output
+
+    def forward(ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        cache = Cache(layers=[_RecordedLayer(number, number_of) for number in range(layers)])
+        output = model(
+            input_ids=ids, position_ids=positions, use_cache=True, logits_to_keep=keep, **{cache_argument: cache}
+        )
+        logits: torch.Tensor = output.logits
+        return logits
+
+    places = torch.arange(7)
+    traced = make_fx(forward, tracing_mode="symbolic", pre_dispatch=True, _allow_non_fake_inputs=True)
+    with torch.no_grad(), recording(attention):
+        graph = traced(places[None], places[None], torch.tensor([2, 5, 6]))
+    if graph.shape_env is None or graph.shape_env.guards:
+        raise ValueError("what is computed depends on sizes")
+    _drop_empty_casts(graph)
+    return graph
+
+
+def _drop_empty_casts(module: GraphModule) -> None:
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and node.target in _CASTS:
+            before, after = node.args[0].meta["val"], node.meta["val"]
+            if before.dtype == after.dtype and before.device == after.device:
+                node.replace_all_uses_with(node.args[0])
+                module.graph.erase_node(node)
