@@ -206,12 +206,19 @@ class RolloutReplica(ABC):
         """
 
     @abstractmethod
-    async def sleep(self) -> None:
-        """Give device memory back: the KV cache is dropped, weights leave the accelerator; requests wait."""
+    async def sleep(self, *, keep_weights: bool = True) -> None:
+        """Give memory back: the KV cache is dropped, weights leave the accelerator for host memory; requests wait.
+
+        With `keep_weights=False` the weights are dropped everywhere, and `wake_up` needs an `update_weights` before it.
+        """
 
     @abstractmethod
     async def wake_up(self) -> None:
-        """Serve again after `sleep`."""
+        """Serve again after `sleep`; does nothing to a server that is awake.
+
+        Raises:
+            BadInputError: the weights were dropped, and no complete set has come since.
+        """
 
     @abstractmethod
     async def clear_kv_cache(self) -> None:

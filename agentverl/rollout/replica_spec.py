@@ -18,6 +18,8 @@ class ReplicaSpec:
     max_model_len: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
+    gpu_memory_utilization: float = 0.5
+    """Share of a GPU's memory for weights and KV caches together."""
     seed: int = 0
     deterministic: bool = False
     load_weights: bool = True

@@ -182,12 +182,24 @@ RULES: tuple[Rule[Settings], ...] = (
         True,
     ),
     Rule(
+        lambda s: s.trainer.device == "cpu",
+        "it is a share of a GPU's memory; on a CPU KV caches may take a quarter of what is free",
+        (R + "gpu_memory_utilization",),
+        True,
+    ),
+    Rule(
         lambda s: s.trainer.nnodes * s.trainer.n_gpus_per_node == 1,
         "one rank holds the whole model",
         ("*.fsdp_size", "*.reshard_after_forward", "*.use_no_sync_for_gradient_accumulation"),
         True,
     ),
     Rule(lambda s: True, "the reference never trains", (F + "*.use_no_sync_for_gradient_accumulation",), True),
+    Rule(
+        lambda s: s.actor_rollout_ref.rollout.nnodes > 0,
+        "with rollout.nnodes servers have devices of their own, which training does not need",
+        (R + "free_cache_engine",),
+        True,
+    ),
     Rule(
         lambda s: s.actor_rollout_ref.rollout.nnodes == 0,
         "rollout.nnodes=0 leaves rollout servers in the training processes",

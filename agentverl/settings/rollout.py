@@ -70,6 +70,10 @@ class RolloutSettings(SamplingSettings, LogProbSettings):
     """Sequences that the server decodes at a time."""
     max_num_batched_tokens: int = Field(8192, gt=0)
     """Tokens of one forward pass of the server; longer prompts are cut into chunks."""
+    gpu_memory_utilization: float = Field(0.5, gt=0, le=1)
+    """Share of a GPU's memory that the server may use, weights and KV caches together."""
+    free_cache_engine: bool = True
+    """Drop the server's KV caches and weights while the policy is trained; the next weights wake it up."""
     ignore_eos: bool = False
     """Never end a turn before its limit, for measurements."""
     engine_kwargs: dict[str, dict[str, Any]] = {}

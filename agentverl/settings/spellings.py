@@ -170,9 +170,7 @@ FOREIGN: tuple[Foreign, ...] = (
     *_refused("servers are always asynchronous", R + "mode", harmless=("async",)),
     *_refused("set rollout.temperature", R + "do_sample", harmless=(True,)),
     *_habit("log-probabilities are always recorded", R + "calculate_log_probs", harmless=(True,)),
-    *_habit(
-        _HF, R + "gpu_memory_utilization", R + "enforce_eager", R + "cudagraph_capture_sizes", R + "free_cache_engine"
-    ),
+    *_habit(_HF, R + "enforce_eager", R + "cudagraph_capture_sizes"),
     *_habit(_HF, R + "enable_chunked_prefill", R + "enable_prefix_caching", R + "load_format"),
     *_habit(_HF, R + "layered_summon", R + "scheduling_policy", R + "disable_log_stats", R + "skip_tokenizer_init"),
     *_habit(_HF, R + "multi_stage_wake_up", R + "over_sample_rate"),

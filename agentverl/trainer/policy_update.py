@@ -1,7 +1,8 @@
 """From a batch of scored trajectories to optimiser steps: log-probs, reference, values, advantages, critic, actor."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 from agentverl.algorithms.kl import get_kl_controller
 from agentverl.protocol.data_proto import DataProto
@@ -17,7 +18,14 @@ from agentverl.trainer.stopwatch import Stopwatch
 from agentverl.trainer.token_classes import TokenClasses
 
 
-class PolicyWorkers(Protocol):
+class TrainedWorkers(Protocol):
+    """Workers that hold a model and its optimiser, which may be offloaded."""
+
+    def load_training_state(self) -> Any: ...
+    def offload_training_state(self) -> Any: ...
+
+
+class PolicyWorkers(TrainedWorkers, Protocol):
     """What the update asks of the workers that hold the policy and its reference."""
 
     def compute_log_prob(self, data: DataProto) -> DataProto: ...
@@ -25,7 +33,7 @@ class PolicyWorkers(Protocol):
     def update_actor(self, data: DataProto) -> Mapping[str, float]: ...
 
 
-class CriticWorkers(Protocol):
+class CriticWorkers(TrainedWorkers, Protocol):
     """What the update asks of the workers that hold the critic."""
 
     def compute_values(self, data: DataProto) -> DataProto: ...
@@ -72,10 +80,10 @@ class PolicyUpdate:
             assign_advantages(batch, group_index(batch, self._policies), algorithm)
         learnt = filtered(batch, algorithm.pf_ppo, self._settings.trainer.seed, step) if algorithm.use_pf_ppo else batch
         if self._critic is not None:
-            with watch.phase("update_critic"):
+            with watch.phase("update_critic"), _training_state(self._critic):
                 metrics |= StepPlan.of_critic(self._settings).run(learnt, step, self._critic.update_critic)
         if step > self._settings.trainer.critic_warmup or self._critic is None:
-            with watch.phase("update_actor"):
+            with watch.phase("update_actor"), _training_state(self._workers):
                 metrics |= StepPlan.of_actor(self._settings).run(learnt, step, self._workers.update_actor)
         return metrics
 
@@ -107,3 +115,13 @@ class PolicyUpdate:
             or algorithm.rollout_correction.corrects
             or bool({"old_log_probs", "sum_pi_squared"} & self.asked)
         )
+
+
+@contextmanager
+def _training_state(workers: TrainedWorkers) -> Iterator[None]:
+    """Within it, what is offloaded stays on the device from one mini-batch to the next."""
+    workers.load_training_state()
+    try:
+        yield
+    finally:
+        workers.offload_training_state()

@@ -140,6 +140,7 @@ class PPOTrainer:
         with watch.phase("step"):
             with watch.phase("gen"):
                 sampled = self._schedule.next_groups()
+            session.rest_servers()
             batch, learnt = blocking.in_passing_thread(self._learn, sampled, watch)
             metrics |= learnt
             session.record_step(step, sampled.groups, batch)
@@ -159,6 +160,7 @@ class PPOTrainer:
             total_tokens=sum(len(batch.batch.ragged(name).values) for name in ("prompts", "responses")),
             response_tokens=len(batch.batch.ragged("responses").values),
         )
+        metrics |= session.memory()
         metrics["perf/cpu_memory_used_gb"] = self._memory.sample() / 2**30
         session.tracking.log(metrics, step=step)
         return metrics

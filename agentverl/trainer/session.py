@@ -183,9 +183,21 @@ class Session:
         self.tracking = Tracking(trainer.logger, run)
         self._closing.callback(self.tracking.close)
 
+    def rest_servers(self) -> None:
+        """Let training have the memory of the servers until the next weights."""
+        self.thread.run(self._servers.rest())
+
     def synchronise_weights(self, version: int) -> None:
-        """Give the servers the policy's weights, under a version number; returns once they serve them."""
+        """Wake the servers with the policy's weights, under a version number; returns once they serve them."""
         self.thread.run(self._servers.update_weights(version, self.rollouts.router))
+
+    def memory(self) -> dict[str, float]:
+        """What the fullest process of the workers held in each phase since the last call, as metrics."""
+        most: dict[str, float] = {}
+        for _, workers in self._models():
+            for held in workers.memory():
+                most |= {name: max(value, most.get(name, 0.0)) for name, value in held.items()}
+        return most
 
     def record_step(self, step: int, groups: list[Group], batch: DataProto) -> None:
         """Write into the journal which prompts a step trained on, and with which advantages."""

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentverl import blocking, plugins
+from agentverl import blocking, device_memory, plugins
 from agentverl.checkpoint_engine.base import CheckpointEngine
 from agentverl.checkpoint_engine.seats import Seat
 from agentverl.data.model_folder import resolve_model_path
@@ -33,7 +33,7 @@ from agentverl.workers.engine_settings import (
 )
 from agentverl.workers.entropy_classes import with_entropy_by_class
 from agentverl.workers.losses import loss_weight, ppo_loss
-from agentverl.workers.offloading import on_device
+from agentverl.workers.offloading import Residence
 from agentverl.workers.replicas import make_replica, replica_spec
 from agentverl.workers.silent_rows import without_silent_rows
 from agentverl.workers.training_step import TRAINING_STEP
@@ -81,6 +81,8 @@ class ActorRolloutRefWorker(Worker):
         self._folder = self.run.folder or resolve_model_path(str(config.model.path)).path
         self._actor: BaseEngine | None = None
         self._reference: BaseEngine | None = None
+        self._residence: Residence | None = None
+        self._reference_residence: Residence | None = None
         self._replica: RolloutReplica | None = None
         self._checkpoint_engine: CheckpointEngine | None = None
         self._seat: Seat | None = None
@@ -102,8 +104,10 @@ class ActorRolloutRefWorker(Worker):
                 enable_gradient_checkpointing=config.model.enable_gradient_checkpointing,
                 train_micro_batch=micro_batch(config.actor.micro_batch_limit),
             )
+            self._residence = Residence(self._actor, config.actor.fsdp_config, self._device)
         if self.run.needs_reference:
             self._reference = self._make_engine(self._reference_fsdp(), config.ref_log_prob_limit)
+            self._reference_residence = Residence(self._reference, config.ref.fsdp_config, self._device)
 
     def _make_engine(self, fsdp: FSDPSettings, infer_limit: MicroBatchLimit, **more: Any) -> BaseEngine:
         settings = engine_settings(
@@ -122,6 +126,13 @@ class ActorRolloutRefWorker(Worker):
         if self._actor is None:
             raise BadInputError("there is no actor: call init_model() of a worker whose run needs one")
         return self._actor
+
+    @property
+    def residence(self) -> Residence:
+        """Where the actor's state is, after `init_model`."""
+        if self._residence is None:
+            raise BadInputError("there is no actor: call init_model() of a worker whose run needs one")
+        return self._residence
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     async def start_replica(self) -> None:
@@ -155,15 +166,46 @@ class ActorRolloutRefWorker(Worker):
             await replica.shutdown()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    async def rest_replica(self) -> None:
+        """Let training have the rollout server's memory until `update_weights`, with `rollout.free_cache_engine`.
+
+        The weights are dropped too, as the next ones come from the actor.
+        """
+        if self.config.rollout.free_cache_engine:
+            await self.replica().sleep(keep_weights=False)
+        device_memory.of_process.enter(None)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     async def update_weights(self, version: int) -> None:
-        """Bring the actor's weights to this rank's server, which serves its old ones until it holds the complete set.
+        """Bring the actor's weights to this rank's server, and wake it up.
+
+        A server that is awake serves its old weights until it holds the complete set.
 
         Raises:
-            WeightTransferError: the set did not arrive; the server keeps serving the old one.
+            WeightTransferError: the set did not arrive; the server keeps serving the old one, or sleeps on.
         """
         assert self._checkpoint_engine is not None, "start_replica comes first"
-        with on_device(self.actor, self.config.actor.fsdp_config, optimizer=False):
-            await update_replica(self._checkpoint_engine, self.actor.get_per_tensor_param(), self.replica(), version)
+        with device_memory.of_process.phase("update_weights"):
+            with self.residence.on_device():
+                weights = self.actor.get_per_tensor_param()
+                await update_replica(self._checkpoint_engine, weights, self.replica(), version)
+            await self.replica().wake_up()
+        device_memory.of_process.enter("gen")
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_training_state(self) -> None:
+        """Bring weights and optimiser to the device for several calls of `update_actor`, where they are offloaded."""
+        self.residence.load()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def offload_training_state(self) -> None:
+        """Take them back to host memory."""
+        self.residence.offload()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def memory(self) -> dict[str, float]:
+        """What this rank's process held in the phases since the last call, in GiB, as metrics."""
+        return device_memory.of_process.take()
 
     @register(dispatch_mode=Dispatch.RANK_ZERO)
     async def weights_address(self) -> str:
@@ -180,7 +222,7 @@ class ActorRolloutRefWorker(Worker):
         mine = seat if self.rank == 0 else None
         if self._checkpoint_engine is None or mine != self._seat:
             self._checkpoint_engine, self._seat = self._make_checkpoint_engine(), mine
-        with on_device(self.actor, self.config.actor.fsdp_config, optimizer=False):
+        with self.residence.on_device():
             await send_weights(self._checkpoint_engine, self.actor.get_per_tensor_param(), mine, version)
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
@@ -189,7 +231,7 @@ class ActorRolloutRefWorker(Worker):
 
         Where `meta_info` says `calculate_sum_pi_squared`, also `sum_pi_squared` of their distributions.
         """
-        with on_device(self.actor, self.config.actor.fsdp_config, optimizer=False):
+        with device_memory.of_process.phase("old_log_prob"), self.residence.on_device():
             return self.actor.infer_batch(
                 _model_inputs(data),
                 calculate_entropy=self.config.actor.calculate_entropy,
@@ -199,9 +241,9 @@ class ActorRolloutRefWorker(Worker):
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_ref_log_prob(self, data: DataProto) -> DataProto:
         """`log_probs` of the response tokens under the reference policy."""
-        if self._reference is None:
+        if self._reference is None or self._reference_residence is None:
             raise BadInputError("there is no reference policy: the run was made without needs_reference")
-        with on_device(self._reference, self.config.ref.fsdp_config, optimizer=False):
+        with device_memory.of_process.phase("ref"), self._reference_residence.on_device():
             return self._reference.infer_batch(_model_inputs(data))
 
     @register(dispatch_mode=TRAINING_STEP)
@@ -214,7 +256,7 @@ class ActorRolloutRefWorker(Worker):
         if "loss_weight" not in data.batch:
             data = data.select()
             data.batch["loss_weight"] = loss_weight(data, config.weight_mode, config.loss_scale_factor)
-        with on_device(self.actor, config.fsdp_config, optimizer=True):
+        with device_memory.of_process.phase("update_actor"), self.residence.on_device(optimizer=True):
             metrics = self.actor.train_batch(
                 without_silent_rows(config, data.select(non_tensor_batch_keys=[])),
                 with_entropy_by_class(partial(ppo_loss, config, correction=self.run.correction)),

@@ -3,6 +3,7 @@
 from functools import partial
 from pathlib import Path
 
+from agentverl import device_memory
 from agentverl.data.model_folder import resolve_model_path
 from agentverl.engines.base import BaseEngine
 from agentverl.errors import BadInputError
@@ -18,7 +19,7 @@ from agentverl.workers.engine_settings import (
     optimizer_settings,
     resolve_device,
 )
-from agentverl.workers.offloading import on_device
+from agentverl.workers.offloading import Residence
 from agentverl.workers.training_step import TRAINING_STEP
 from agentverl.workers.value_loss import value_loss
 
@@ -43,6 +44,7 @@ class CriticWorker(Worker):
         self._device = resolve_device(device)
         self._optimiser_steps = optimiser_steps
         self._engine: BaseEngine | None = None
+        self._residence: Residence | None = None
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
@@ -66,6 +68,7 @@ class CriticWorker(Worker):
                 infer_micro_batch=micro_batch(config.values_limit),
             ),
         )
+        self._residence = Residence(self._engine, config.fsdp, self._device)
 
     @property
     def engine(self) -> BaseEngine:
@@ -74,10 +77,17 @@ class CriticWorker(Worker):
             raise BadInputError("there is no critic yet: call init_model() first")
         return self._engine
 
+    @property
+    def residence(self) -> Residence:
+        """Where the critic's state is, after `init_model`."""
+        if self._residence is None:
+            raise BadInputError("there is no critic yet: call init_model() first")
+        return self._residence
+
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_values(self, data: DataProto) -> DataProto:
         """`values` of the response tokens, each before its token is known; 0 where the mask is 0."""
-        with on_device(self.engine, self.config.fsdp, optimizer=False):
+        with device_memory.of_process.phase("values"), self.residence.on_device():
             return self.engine.infer_batch(data.select([name for name in _MODEL_COLUMNS if name in data.batch], [], []))
 
     @register(dispatch_mode=TRAINING_STEP)
@@ -86,12 +96,27 @@ class CriticWorker(Worker):
 
         Columns: those of `value_loss`.
         """
-        with on_device(self.engine, self.config.fsdp, optimizer=True):
+        with device_memory.of_process.phase("update_critic"), self.residence.on_device(optimizer=True):
             metrics = self.engine.train_batch(
                 data.select(non_tensor_batch_keys=[]), partial(value_loss, self.config.cliprange_value)
             )
             metrics["lr"] = self.engine.lr_scheduler_step()
         return {name if "/" in name else f"critic/{name}": value for name, value in metrics.items()}
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_training_state(self) -> None:
+        """Bring weights and optimiser to the device for several calls of `update_critic`, where they are offloaded."""
+        self.residence.load()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def offload_training_state(self) -> None:
+        """Take them back to host memory."""
+        self.residence.offload()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def memory(self) -> dict[str, float]:
+        """What this rank's process held in the phases since the last call, in GiB, as metrics."""
+        return device_memory.of_process.take()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_checkpoint(self, path: Path) -> None:

@@ -23,6 +23,7 @@ def replica_spec(
         max_model_len=rollout.max_model_len,
         max_num_seqs=rollout.max_num_seqs,
         max_num_batched_tokens=rollout.max_num_batched_tokens,
+        gpu_memory_utilization=rollout.gpu_memory_utilization,
         trust_remote_code=model.trust_remote_code,
         override_config=model.override_config,
         engine_kwargs=rollout.engine_kwargs.get(rollout.name, {}),

@@ -68,7 +68,7 @@ def test_a_command_line_as_verls_users_write_it_runs(tmp_path: Path, caplog: pyt
     assert settings.actor_rollout_ref.old_log_prob_limit.max_sequences == 32
     assert len(caplog.records) == 1
     warned = caplog.records[0].getMessage()
-    for key in ("tensor_model_parallel_size=2", "gpu_memory_utilization=0.6", "ray_kwargs.ray_init.num_cpus"):
+    for key in ("tensor_model_parallel_size=2", "ray_kwargs.ray_init.num_cpus"):
         assert key in warned
     for harmless in ("return_raw_chat", "use_remove_padding", "critic_warmup", "use_v1", "mode=", "truncation"):
         assert harmless not in warned

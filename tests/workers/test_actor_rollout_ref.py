@@ -129,6 +129,30 @@ async def test_a_checkpoint_goes_on_bit_by_bit_and_exports_what_is_served(
         assert torch.equal(exported[name], weight)
 
 
+async def test_a_server_that_rests_while_the_policy_is_trained_answers_as_one_that_does_not() -> None:
+    answers = []
+    for rests in (True, False):
+        rollout = config().rollout.model_copy(update={"free_cache_engine": rests})
+        group = policy(config().model_copy(update={"rollout": rollout}))
+        await group.start_replica()
+        await group.update_weights(0)
+        data = await sampled(group.replica())
+        await group.rest_replica()
+        state = (await group.replica().health())["state"]
+        assert state == ("asleep" if rests else "serving")
+        group.load_training_state()
+        for _ in range(2):
+            group.update_actor(data)
+        group.offload_training_state()
+        await group.update_weights(1)
+        answers.append(await sampled(group.replica()))
+        held = group.memory()[0]
+        assert {f"perf/cpu_memory_gb/{phase}" for phase in ("gen", "update_actor", "update_weights")} <= held.keys()
+        await group.stop_replica()
+    for column in ("responses", "rollout_log_probs"):
+        assert torch.equal(*(answer.batch.ragged(column).values for answer in answers))
+
+
 def test_without_an_actor_or_reference_the_calls_say_so() -> None:
     group = policy(needs_actor=False)
     data = DataProto(Columns({"prompts": Ragged.from_list([[1]]), "responses": Ragged.from_list([[2]])}))

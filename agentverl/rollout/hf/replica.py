@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from agentverl import blocking
+from agentverl.device_memory import release_cached
 from agentverl.errors import BadInputError, InfrastructureError
 from agentverl.rollout.hf.checking import check
 from agentverl.rollout.hf.engine import Engine, kv_bytes_for
+from agentverl.rollout.hf.kv_budget import kv_budget
 from agentverl.rollout.hf.model import load, refusing
 from agentverl.rollout.hf.requests import Ids, Request, model_failure
 from agentverl.rollout.hf.server import Server
 from agentverl.rollout.hf.settings import HFSettings
 from agentverl.rollout.hf.stop_strings import StopStrings
-from agentverl.rollout.hf.weights import stage
+from agentverl.rollout.hf.weights import are_dropped, drop, stage
 from agentverl.rollout.replica import RolloutReplica, SamplingParams
 from agentverl.rollout.replica_spec import ReplicaSpec
 from agentverl.settings.seeds import derive_seed
@@ -61,8 +62,9 @@ class HFReplica(RolloutReplica):
             check(self._model)
         self.max_model_len = self._limit()
         version = weight_version if settings.load_weights else -1
-        self._engine = Engine(self._model, settings, self._kv_memory_bytes(), version)
-        self._check_memory()
+        budget = kv_budget(self._model, settings)
+        self._engine = Engine(self._model, settings, budget, version)
+        self._check_memory(budget)
         self._server = Server(self._engine)
         self._arrivals = itertools.count()
 
@@ -88,21 +90,13 @@ class HFReplica(RolloutReplica):
             raise BadInputError(f"max_model_len={asked}: the model has {positions} positions; expected at most that")
         return asked or positions
 
-    def _kv_memory_bytes(self) -> int:
-        if self.settings.kv_memory_bytes is not None:
-            return self.settings.kv_memory_bytes
-        if self._model.device.type == "cuda":
-            return torch.cuda.mem_get_info(self._model.device)[0] // 4
-        memory = psutil.virtual_memory()
-        # Which caches are dropped shows in the last bits, so what else runs on the machine must not decide it.
-        return int(memory.total if self.settings.deterministic else memory.available) // 4
-
-    def _check_memory(self) -> None:
-        needed, given = kv_bytes_for(self.max_model_len, self._engine.bytes_per_token), self._kv_memory_bytes()
+    def _check_memory(self, given: int) -> None:
+        needed = kv_bytes_for(self.max_model_len, self._engine.bytes_per_token)
         if needed > given:
+            raised = "rollout.gpu_memory_utilization" if self._model.device.type == "cuda" else "kv_memory_bytes"
             raise BadInputError(
                 f"the KV cache of one sequence of max_model_len={self.max_model_len} takes {needed} bytes, more than "
-                f"the {given} that KV caches may use; lower max_model_len or raise kv_memory_bytes"
+                f"the {given} that KV caches may use; lower max_model_len or raise {raised}"
             )
 
     async def init_standalone(self) -> None:
@@ -211,18 +205,24 @@ class HFReplica(RolloutReplica):
         staged = await blocking.call(stage, self._model, weights)
         await self._server.call(partial(self._engine.load, staged, version))
 
-    async def sleep(self) -> None:
-        await self._server.call(self._fall_asleep)
+    async def sleep(self, *, keep_weights: bool = True) -> None:
+        await self._server.call(partial(self._fall_asleep, keep_weights))
 
-    def _fall_asleep(self) -> None:
+    def _fall_asleep(self, keep_weights: bool) -> None:
         self._server.hold(_ASLEEP)
         self._engine.release_caches()
-        self._model.to("cpu")
+        if keep_weights:
+            self._model.to("cpu")
+        else:
+            drop(self._model)
+        release_cached(self._model.device)
 
     async def wake_up(self) -> None:
         await self._server.call(self._awake)
 
     def _awake(self) -> None:
+        if are_dropped(self._model):
+            raise BadInputError("the hf server dropped its weights when it fell asleep; call update_weights first")
         self._model.to(self._model.device)
         self._server.let_go(_ASLEEP)
 
@@ -235,6 +235,7 @@ class HFReplica(RolloutReplica):
     def _release(self) -> None:
         self._server.hold(_RELEASED)
         self._engine.release_caches()
+        release_cached(self._model.device)
 
     async def resume_kv_cache(self) -> None:
         await self._server.call(partial(self._server.let_go, _RELEASED))

@@ -22,7 +22,9 @@ class HFSettings:
     max_num_batched_tokens: int = 8192
     """Tokens of one forward pass; a longer prefill is cut into chunks."""
     kv_memory_bytes: int | None = None
-    """Bound on all KV caches together; None takes a quarter of the memory that is free when the server is made."""
+    """Bound on all KV caches; None takes what `gpu_memory_utilization` leaves, on a CPU a quarter of what is free."""
+    gpu_memory_utilization: float = 0.5
+    """Share of a GPU's memory for weights and KV caches together."""
     seed: int = 0
     """Seeds the requests that bring no seed."""
     deterministic: bool = False
@@ -36,6 +38,10 @@ class HFSettings:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise BadInputError(f"dtype={self.dtype!r}: expected one of {', '.join(DTYPES)}")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise BadInputError(
+                f"gpu_memory_utilization={self.gpu_memory_utilization!r}: expected a share above 0 and at most 1"
+            )
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_memory_bytes"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):

@@ -31,7 +31,7 @@ def stage(model: ServedModel, weights: Iterable[tuple[str, torch.Tensor]]) -> di
                 f"new weights hold {name!r} of shape {tuple(tensor.shape)}, expected {tuple(target.shape)}; "
                 "the old ones keep serving"
             )
-        staged[name] = torch.empty_like(target.data).copy_(tensor.detach())
+        staged[name] = torch.empty(target.shape, dtype=target.dtype, device=target.device).copy_(tensor.detach())
     _require_complete(model, staged)
     return staged
 
@@ -54,3 +54,18 @@ def apply(model: ServedModel, staged: dict[str, torch.Tensor]) -> None:
     for name, tensor in staged.items():
         # The model may have left its device, or come back to it, since the tensor was copied.
         targets[name].data = tensor.to(targets[name].device)
+
+
+def drop(model: ServedModel) -> None:
+    """Give the memory of all parameters back; each keeps its shape, for the set that comes next."""
+    for parameter in model.parameters().values():
+        parameter.data = torch.empty((), dtype=parameter.dtype, device=model.device).expand(parameter.shape)
+
+
+def are_dropped(model: ServedModel) -> bool:
+    """Whether there are parameters without memory."""
+    return any(_has_no_memory(parameter) for parameter in model.parameters().values())
+
+
+def _has_no_memory(parameter: torch.Tensor) -> bool:
+    return parameter.numel() > 1 and not any(parameter.stride())

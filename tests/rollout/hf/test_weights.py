@@ -113,3 +113,40 @@ async def test_a_saved_model_folder_is_served_as_it_is(qwen2: Reference, tmp_pat
     output = await generate(replica, "a", QUESTION, seed=0, **HOW)
     await replica.shutdown()
     assert output.log_probs == pytest.approx(qwen2.log_probs(QUESTION, output.token_ids), abs=1e-5)
+
+
+async def test_dropped_weights_hold_no_memory_until_the_next_set(
+    qwen2: Reference, other_qwen2: Reference, serve: Serve
+) -> None:
+    replica = await serve(qwen2)
+    await replica.open("a")
+    await generate(replica, "a", QUESTION, seed=0, **HOW)
+    await replica.sleep(keep_weights=False)
+    parameters = replica._model.parameters().values()
+    assert sum(parameter.untyped_storage().nbytes() for parameter in parameters) == 4 * len(parameters)
+    assert (await replica.health())["kv_memory_bytes"] == 0
+    with pytest.raises(BadInputError, match="call update_weights first"):
+        await replica.wake_up()
+    waiting = asyncio.create_task(generate(replica, "a", QUESTION, seed=0, **HOW))
+    await asyncio.sleep(0)
+    with pytest.raises(BadInputError, match="expected a complete set"):
+        await replica.update_weights(other_qwen2.weights()[1:], 1)
+    assert (await replica.health())["state"] == "asleep"
+    await replica.update_weights(other_qwen2.weights(), 1)
+    await replica.wake_up()
+    output = await waiting
+    assert output.weight_versions == [(12, 1)]
+    assert output.log_probs == pytest.approx(other_qwen2.log_probs(QUESTION, output.token_ids), abs=1e-5)
+
+
+async def test_tied_weights_are_dropped_and_come_back_once(serve: Serve) -> None:
+    llama = Reference.make("llama")
+    replica = await serve(llama)
+    expected = await generate(replica, "a", QUESTION, seed=0, **HOW)
+    await replica.sleep(keep_weights=False)
+    await replica.update_weights(llama.weights(), 1)
+    await replica.wake_up()
+    assert (await generate(replica, "a", QUESTION, seed=0, **HOW)).token_ids == expected.token_ids
+    names = llama.model.named_parameters(remove_duplicate=False)
+    places = {name: replica._model.parameters()[name].data_ptr() for name, _ in names}
+    assert len(set(places.values())) == len(dict(llama.model.named_parameters()))
