@@ -45,7 +45,8 @@ class Optimization:
             self.skipped_steps += 1
             self.zero_grad()
             return float(norm)
-        torch.nn.utils.clip_grads_with_norm_(self._parameters, self._settings.clip_grad, norm, foreach=True)
+        if norm > self._settings.clip_grad:
+            torch.nn.utils.clip_grads_with_norm_(self._parameters, self._settings.clip_grad, norm, foreach=True)
         for group in self._adamw.param_groups:
             group["lr"] = self.lr
         self._adamw.step()
