@@ -1,10 +1,15 @@
-"""CPU time of our own code per turn of an agent, against verl 0.9.1's ToolAgentLoop; the last line is JSON.
+"""CPU time of our own code per turn of an agent; the last line is JSON.
 
-Usage: python benchmarks/agent_loop.py [--rounds 5]
+Usage: python benchmarks/agent_loop.py [--cases verl,distributed] [--rounds 5] [--trajectories 1000]
 
+`verl`, against verl 0.9.1's ToolAgentLoop:
 8 samples of each of 32 prompts, 3 turns each, against a server that answers at once: two calls of a tool, then an
 answer, from the prompt to the batch. Both sides are processes on one thread that work in turns; a case is the ratio of
 the medians. The first time, verl is installed without its dependencies in an environment of its own (.venvs/verl).
+
+`distributed`, against fixed bounds: 1,000 concurrent trajectories of 5 turns, played by two runner processes in Ray.
+The server stands in the runners' processes and answers at once. CPU time is that of whole processes, Ray's threads
+included: of the runners alone, and with the controller's.
 """
 
 import argparse
@@ -22,21 +27,53 @@ SIDES = Path(__file__).parent / "sides"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--cases", default="verl,distributed", help="which of the two")
+    parser.add_argument("--trajectories", type=int, default=1000, help="of the distributed case")
+    asked = parser.parse_args()
+    cases: list[Case] = []
     with tempfile.TemporaryDirectory() as folder:
         model = str(build(Path(folder) / "model"))
-        ours = Side("agentverl", Path(sys.executable), SIDES / "own_agent_loop.py", model, threads=1)
-        python = verl_python("verl.experimental.agent_loop.tool_agent_loop")
-        verl = Side("verl", python, SIDES / "verl_agent_loop.py", model, threads=1)
-        for side in (ours, verl):
-            side.turn(warm_up=True)
-        for _ in range(rounds):
-            ours.turn()
-            verl.turn()
-        for side in (ours, verl):
-            side.end()
+        if "verl" in asked.cases:
+            cases += verl_cases(model, asked.rounds)
+        if "distributed" in asked.cases:
+            cases += distributed_cases(model, asked.trajectories, asked.rounds)
+    report(cases)
+
+
+def distributed_cases(model: str, trajectories: int, rounds: int) -> list[Case]:
+    """CPU a turn, how late the runners' event loops are, and the memory of a trajectory that waits."""
+    side = Side(
+        "runners", Path(sys.executable), SIDES / "distributed_agent_loop.py", model, str(trajectories), threads=1
+    )
+    side.turn(warm_up=True)
+    for _ in range(rounds):
+        side.turn()
+    side.end()
+    return [
+        Case.of_costs(name, scale * side.median(key), bound, unit, 1.0)
+        for name, key, scale, bound, unit in (
+            ("distributed: runners", "runner_seconds", 1000, 0.3, "CPU ms per turn"),
+            ("distributed: runners and controller", "seconds", 1000, 0.3, "CPU ms per turn"),
+            ("distributed: event loop lag, p99", "lag_seconds", 1000, 20.0, "ms"),
+            ("distributed: a waiting trajectory beyond its tokens", "waiting_bytes", 0.001, 50.0, "kB"),
+        )
+    ]
+
+
+def verl_cases(model: str, rounds: int) -> list[Case]:
+    """CPU a turn, from the prompt to the batch."""
+    ours = Side("agentverl", Path(sys.executable), SIDES / "own_agent_loop.py", model, threads=1)
+    python = verl_python("verl.experimental.agent_loop.tool_agent_loop")
+    verl = Side("verl", python, SIDES / "verl_agent_loop.py", model, threads=1)
+    for side in (ours, verl):
+        side.turn(warm_up=True)
+    for _ in range(rounds):
+        ours.turn()
+        verl.turn()
+    for side in (ours, verl):
+        side.end()
     milliseconds = [1000 * side.median("seconds") for side in (ours, verl)]
-    report([Case.of_costs("tool_agent, 3 turns", *milliseconds, "CPU ms per turn", 3.0)])
+    return [Case.of_costs("tool_agent, 3 turns", *milliseconds, "CPU ms per turn", 3.0)]
 
 
 if __name__ == "__main__":

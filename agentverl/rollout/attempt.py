@@ -37,6 +37,7 @@ class Attempt:
         self._client = TrajectoryClient(
             lease,
             gate=gate,
+            turnstile=workshop.turnstile,
             timeout_seconds=self._settings.seconds(self._settings.generate_timeout_seconds),
             one_request_at_a_time=self._settings.deterministic,
             on_queued=self._extend,

@@ -10,6 +10,7 @@ from agentverl.deadlines import OutOfTimeError, bounded
 from agentverl.errors import BadInputError, BoundaryError, InfrastructureError
 from agentverl.rollout.continued import Continued
 from agentverl.rollout.replica import RolloutReplica
+from agentverl.rollout.turnstile import Turnstile
 from agentverl.trajectory import TokenOutput
 
 _MOST_MOVES = 3
@@ -89,6 +90,7 @@ class TrajectoryClient:
         lease: HeldServer,
         *,
         gate: Gate | None = None,
+        turnstile: Turnstile | None = None,
         timeout_seconds: float | None = None,
         one_request_at_a_time: bool = False,
         on_queued: Callable[[float], None] | None = None,
@@ -97,6 +99,7 @@ class TrajectoryClient:
         self.record: list[Sampled] = []
         self._lease = lease
         self._gate = gate
+        self._turnstile = turnstile
         self._timeout_seconds = timeout_seconds
         self._turn = asyncio.Lock() if one_request_at_a_time else None
         self._on_queued = on_queued
@@ -121,6 +124,8 @@ class TrajectoryClient:
         else:
             async with self._turn:
                 output = await self._complete(self._lease.request_id, prompt_ids, sampling_params, media)
+        if self._turnstile is not None:
+            await self._turnstile.passed()
         temperature = float(sampling_params.get("temperature", 1.0))
         log_probs = None if output.log_probs is None else list(output.log_probs)
         self.record.append(Sampled(list(prompt_ids), list(output.token_ids), log_probs, temperature))

@@ -11,6 +11,7 @@ from agentverl.agent_loops.protocols import ReplyParser, Template
 from agentverl.rewards.base import RewardManager
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.stage import Worlds
+from agentverl.rollout.turnstile import Turnstile
 from agentverl.tools.toolset import Toolset
 
 
@@ -39,5 +40,7 @@ class Workshop:
     worlds: Worlds
     cutter: TokenCutter
     prompts: PromptCache
+    turnstile: Turnstile
+    """Through which episodes pass where they begin, and with each answer of a server."""
     vocabulary: int
     """Token ids that the tokenizer knows are below it."""

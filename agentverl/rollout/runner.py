@@ -15,6 +15,7 @@ from agentverl.rollout.judging import Judging
 from agentverl.rollout.parts import EpisodeParts, Workshop
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.stage import Worlds
+from agentverl.rollout.turnstile import Turnstile
 
 
 class EpisodeRunner:
@@ -30,7 +31,7 @@ class EpisodeRunner:
         self.worlds = Worlds(settings.environment, settings.environment_kwargs)
         cutter, prompts = TokenCutter(parts.template.tokenizer), PromptCache(parts.template)
         vocabulary = max(parts.template.tokenizer.get_vocab().values()) + 1
-        self._workshop = Workshop(settings, parts, self.worlds, cutter, prompts, vocabulary)
+        self._workshop = Workshop(settings, parts, self.worlds, cutter, prompts, Turnstile(), vocabulary)
         self._judging = None if parts.reward is None else Judging(parts.reward, settings)
         self._defers_judging = False
 
@@ -63,6 +64,7 @@ class EpisodeRunner:
             BadInputError: the row, a plugin or a setting cannot work; not the trajectory's fault, so not its outcome.
         """
         started = time.monotonic()
+        await self._workshop.turnstile.passed()
         for attempt in itertools.count():
             result = await Attempt(self._workshop, episode, lease, gate).run()
             result.attempts = attempt + 1

@@ -1,0 +1,136 @@
+"""Side of `agent_loop`: many concurrent trajectories in runner processes, from submitted rows to groups."""
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from agent_script import QUESTIONS, script
+from turns import serve
+from waiting_server import MeasuredRunner, Server, make_runner
+
+from agentverl.data.tokenizers import load_tokenizer
+from agentverl.loop_thread import LoopThread
+from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
+from agentverl.rollout.router import LeastLoadedRouter
+from agentverl.rollout.runner_pool import RunnerPool
+from agentverl.single_controller.launcher import start_workers
+from agentverl.single_controller.ray_cluster import RayInit, connect, disconnect
+from agentverl.single_controller.ray_pools import UnreservedPool
+from agentverl.single_controller.worker import WorkerClass
+
+TURNS, RUNNERS = 5, 2
+TOKEN_BYTES = 16
+"""Of an id and a log-probability."""
+_PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    cpu_seconds: float
+    memory_bytes: float
+    lags: list[float]
+
+
+class _Runners:
+    """Runner processes, their episodes and their gauges."""
+
+    def __init__(self, model: str, trajectories: int) -> None:
+        made = WorkerClass(MeasuredRunner, (partial(make_runner, model),))
+        self._trajectories = trajectories
+        self._workers = start_workers("ray", made, pool=UnreservedPool([RUNNERS], use_gpu=False))
+        self._thread = LoopThread()
+        self._thread.run(self._workers.start_player())
+        self._pool = RunnerPool([self._workers.resident(rank, "player") for rank in range(RUNNERS)])
+        self._thread.run(self._pool.open())
+        self._gauges = [self._workers.resident(rank, "gauge") for rank in range(RUNNERS)]
+        tokenizer = load_tokenizer(model)
+        call, _, answer = script(tokenizer)
+        self.replies = [call] * (TURNS - 1) + [answer]
+        self._round = 0
+
+    def close(self) -> None:
+        self._thread.run(self._pool.close())
+        self._thread.close()
+        self._workers.close()
+
+    def measure(self) -> _Measured:
+        said = [self._thread.run(gauge.read()) for gauge in self._gauges]
+        return _Measured(
+            sum(one["cpu_seconds"] for one in said),
+            sum(one["memory_bytes"] for one in said),
+            [lag for one in said for lag in one["lags"]],
+        )
+
+    def _submit(self, server: Server) -> Rollouts:
+        self._round += 1
+        for gauge in self._gauges:
+            self._thread.run(gauge.begin())
+        settings = RolloutsSettings(max_concurrent_trajectories=self._trajectories, sampling_params={"temperature": 1})
+        rollouts = Rollouts(self._pool, LeastLoadedRouter([server]), settings, thread=self._thread)
+        rows = [
+            {"uid": f"{self._round}-{number}", "raw_prompt": QUESTIONS[number % len(QUESTIONS)]}
+            for number in range(self._trajectories)
+        ]
+        rollouts.submit(rows, 1)
+        return rollouts
+
+    def play(self) -> tuple[float, float, list[float]]:
+        """One round: CPU seconds a turn of the runners and of this process, and how late the runners' loops were."""
+        before, own = self.measure(), time.process_time()
+        rollouts = self._submit(Server(self.replies))
+        groups = rollouts.next_groups(self._trajectories)
+        after = self.measure()
+        assert all(len(group.results) == 1 for group in groups), "a trajectory failed"
+        turns = self._trajectories * TURNS
+        return (after.cpu_seconds - before.cpu_seconds) / turns, (time.process_time() - own) / turns, after.lags
+
+    def wait(self) -> float:
+        """Bytes of a trajectory that waits for its last turn, beyond its tokens."""
+        before = self.measure()
+        rollouts = self._submit(Server(self.replies, holds=TURNS - 1))
+        for _ in range(int(_PATIENCE_SECONDS / 0.2)):
+            waiting = sum(self._thread.run(gauge.waiting()) for gauge in self._gauges)
+            if waiting == self._trajectories:
+                break
+            time.sleep(0.2)
+        else:
+            raise TimeoutError(f"{waiting} of {self._trajectories} trajectories wait")
+        now = self.measure()
+        for gauge in self._gauges:
+            self._thread.run(gauge.let_go())
+        groups = rollouts.next_groups(self._trajectories)
+        tokens = sum(
+            len(output.prompt_ids) + len(output.response_ids)
+            for group in groups
+            for result in group.results
+            for output in result.outputs
+        )
+        return (now.memory_bytes - before.memory_bytes - TOKEN_BYTES * tokens) / self._trajectories
+
+
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+connect(RayInit(num_cpus=4, include_dashboard=False, object_store_memory=200 * 2**20))
+runners = _Runners(sys.argv[1], int(sys.argv[2]))
+
+
+def turn() -> dict[str, Any]:
+    waiting_bytes = runners.wait()
+    runner_seconds, controller_seconds, lags = runners.play()
+    return {
+        "runner_seconds": runner_seconds,
+        "seconds": runner_seconds + controller_seconds,
+        "lag_seconds": float(np.quantile(lags, 0.99)),
+        "waiting_bytes": waiting_bytes,
+    }
+
+
+try:
+    serve(turn)
+finally:
+    runners.close()
+    disconnect()
