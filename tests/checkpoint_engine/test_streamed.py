@@ -11,13 +11,24 @@ import pytest
 import torch
 
 from agentverl.checkpoint_engine.broadcast import GlooCheckpointEngine
+from agentverl.checkpoint_engine.cuda_ipc import CUDAIPCCheckpointEngine
 from agentverl.checkpoint_engine.seats import Seat
 from agentverl.checkpoint_engine.shared_memory import SharedMemoryCheckpointEngine
 from agentverl.checkpoint_engine.streamed import StreamedCheckpointEngine
 from agentverl.checkpoint_engine.transfer_errors import WeightTransferError
 from tests.engines.ranks import on_ranks
 
-ENGINES = [SharedMemoryCheckpointEngine, GlooCheckpointEngine]
+
+class SharedBucketsCheckpointEngine(CUDAIPCCheckpointEngine):
+    """The engine of CUDA IPC with its buckets in host memory, which torch shares by the same calls; no GPU."""
+
+    device = "cpu"
+
+    def connect(self) -> None:
+        torch.multiprocessing.set_sharing_strategy("file_system")
+
+
+ENGINES = [SharedMemoryCheckpointEngine, GlooCheckpointEngine, SharedBucketsCheckpointEngine]
 BUCKET_BYTES = 1000
 
 Kind = type[StreamedCheckpointEngine]

@@ -40,6 +40,7 @@ class Engine:
         self._allowance = max(16, _CALL_BYTES * len(model.layers) // self._pool.bytes_per_token)
         self._run_ends: list[int] = []
         self._tidied_at = 0
+        self._released = (0, 0)
 
     @property
     def bytes_per_token(self) -> int:
@@ -108,6 +109,8 @@ class Engine:
         while self._rows:
             self._preempt()
         self.model.forget_copies()
+        if self._pool.slots:
+            self._released = (self._pool.slots, self._pool.capacity)
         self._drop_caches()
 
     def _drop_caches(self) -> None:
@@ -266,6 +269,9 @@ class Engine:
         tight = _rounded(length)
         slots = pool.slots if rows <= pool.slots else max(wanted, min(2 * pool.slots, self._settings.max_num_seqs))
         capacity = pool.capacity if length <= pool.capacity else max(tight, 2 * pool.capacity)
+        if not pool.slots:
+            # As large as before its release, rather than growing there again by copies.
+            slots, capacity = max(slots, self._released[0]), max(capacity, self._released[1])
         for choice in ((slots, capacity), (rows, capacity), (rows, tight)):
             needed = choice[0] * choice[1] * self.bytes_per_token
             if needed <= self._budget:

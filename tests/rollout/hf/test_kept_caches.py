@@ -148,3 +148,16 @@ async def test_a_common_beginning_is_read_once(qwen2: Reference, serve: Serve) -
     for prompt, output in zip(prompts, outputs, strict=True):
         assert output.log_probs == pytest.approx(qwen2.log_probs(prompt, output.token_ids), abs=1e-5)
     assert (await replica.health())["forwarded_tokens"] < 9 * 11 + len(prompts[0]) * 4
+
+
+async def test_a_pool_that_was_released_comes_back_in_its_old_size(qwen2: Reference, serve: Serve) -> None:
+    replica = await serve(qwen2)
+    await asyncio.gather(*(generate(replica, str(i), QUESTION, ignore_eos=True, max_tokens=150) for i in range(3)))
+    pool = replica._engine._pool
+    grown = (pool.slots, pool.capacity)
+    await replica.sleep(keep_weights=False)
+    assert pool.memory_bytes == 0
+    await replica.update_weights(qwen2.weights(), 1)
+    await replica.wake_up()
+    await generate(replica, "one", QUESTION, ignore_eos=True, max_tokens=1)
+    assert (pool.slots, pool.capacity) == grown
