@@ -152,12 +152,19 @@ async def awaited(call: RayCall, watch: Watch | None = None) -> Any:
         settled = call.read(await future)
     except asyncio.CancelledError:
         ray.cancel(call.reference)
+        future.add_done_callback(_seen)
         raise
     except ray.exceptions.RayError as error:
         settled = call.lost(error)
     if isinstance(settled, Broken):
         raise settled.error from settled.error.__cause__
     return settled.value
+
+
+def _seen(future: "asyncio.Future[Any]") -> None:
+    """Nobody waits for what was cancelled, so nobody else looks at its end."""
+    if not future.cancelled():
+        future.exception()
 
 
 class Resident:
