@@ -349,7 +349,7 @@ def test_a_scorer_killed_in_mid_run_is_replaced_and_its_answer_scored(command: C
 
 
 def test_ctrl_c_ends_with_130_and_one_word(tmp_path: Path) -> None:
-    words = ("data.train_size=64", "data.val_size=1", "rollout.n=2", "trainer.logger=[file]")
+    words = ("data.train_size=4096", "data.val_size=1", "rollout.n=2", "trainer.logger=[file]")
     training = Training(tmp_path / "run", words).start()
     training.wait_for(lambda: training.lines >= 1)
     assert training.send(signal.SIGINT) == 130
