@@ -145,6 +145,17 @@ CASES = [
         ["trainer.launcher=ray", "ray_kwargs.ray_init.address=auto", "ray_kwargs.ray_init.num_cpus=4"],
         "Ray runs already, at ray_kwargs.ray_init.address",
     ),
+    Case("servers of their own in one process", ["rollout.nnodes=1"], "serves in its own process; set it to 0"),
+    Case(
+        "servers that naive does not reach",
+        ["rollout.nnodes=1", "trainer.launcher=ray"],
+        "hands weights over within one; set shared_memory (one machine), gloo, or nccl (GPUs)",
+    ),
+    Case(
+        "a stream to servers in the same process",
+        ["rollout.checkpoint_engine.backend=gloo"],
+        "leaves rollout servers in the training processes; set naive, or rollout.nnodes=1",
+    ),
     Case("eight devices", ["trainer.n_gpus_per_node=8"], "trains in one process on one device; set it to 1"),
     Case("two machines", ["trainer.nnodes=2"], "trainer.nnodes=2: trainer.launcher=local"),
     Case(
