@@ -5,8 +5,8 @@ Usage: python benchmarks/rollout_idle.py [--rounds 3] [--trajectories 256] [--sl
 Each server answers `slots` requests at a time and queues the others; it is a fake that sleeps for as long as the tokens
 of an answer would take. Trajectories have three turns, whose lengths are drawn from a log-normal distribution.
 Rollouts, router, runner and chat are the real ones. A perfect schedule knows all lengths: it takes as long as the
-longest trajectory, or as all tokens on all slots, whichever is more. One that knows none takes at most twice as long (Graham,
-1966); required is 1.5.
+longest trajectory, or as all tokens on all slots, whichever is more. One that knows none takes at
+most twice as long (Graham, 1966); required is 1.5.
 
 - `time`: of the whole rollout, over that of the perfect schedule;
 - `busy slots`: the share of slot time in which tokens are made, ours and the perfect schedule's; idle is the rest.
