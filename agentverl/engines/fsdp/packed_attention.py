@@ -13,9 +13,7 @@ from agentverl.errors import BadInputError
 PACKED_ATTENTION = "agentverl_packed"
 
 EXPLICIT_LENGTH = 160
-"""Longest sequences for which attention on a CPU is written out instead of fused."""
-EXPLICIT_QUERIES = 64
-"""Fewer queries at once are faster fused, as the operations of written-out attention cost more to start."""
+"""Longest sequences for which bfloat16 attention on a CPU is written out instead of fused."""
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -87,7 +85,7 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options
     """Causal attention of the last L of S tokens: query (B, Hq, L, D), key and value (B, Hk, S, D) to (B, Hq, L, D)."""
     length, keys, window = query.shape[2], key.shape[2], options.sliding_window
     plain = length == keys and (window is None or window >= keys)
-    if options.softcap is not None or _is_faster_explicit(query, key):
+    if options.softcap is not None or _is_faster_explicit(key):
         return _explicit(query, key, value, options)
     return scaled_dot_product_attention(
         query,
@@ -100,27 +98,23 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options
     )
 
 
-def _is_faster_explicit(query: torch.Tensor, key: torch.Tensor) -> bool:
-    """Whether matrix products and a softmax beat the fused kernel, whose backward pass is slow on CPUs."""
-    enough = query.shape[0] * query.shape[2] >= EXPLICIT_QUERIES
-    return enough and key.device.type == "cpu" and key.shape[2] <= EXPLICIT_LENGTH
+def _is_faster_explicit(key: torch.Tensor) -> bool:
+    """Whether matrix products and a softmax beat the fused kernel: its bfloat16 backward pass is slow on CPUs."""
+    return key.device.type == "cpu" and key.dtype == torch.bfloat16 and key.shape[2] <= EXPLICIT_LENGTH
 
 
 def _explicit(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: _Options) -> torch.Tensor:
     rows, heads, length, size = query.shape
-    keys, key_heads = key.shape[2], key.shape[1]
+    keys = key.shape[2]
     scaling = size**-0.5 if options.scaling is None else options.scaling
     # The query heads of a key head are stacked, so keys and values are never repeated.
-    stacked = query.reshape(rows * key_heads, -1, size)
-    turned = key.reshape(rows * key_heads, keys, size).transpose(1, 2)
-    visible = _causal_mask(length, keys, options.sliding_window, query.device).repeat(heads // key_heads, 1)
-    bias = torch.zeros(visible.shape, dtype=query.dtype, device=query.device).masked_fill_(~visible, float("-inf"))
-    if options.softcap is None:
-        scores = torch.baddbmm(bias, stacked, turned, alpha=scaling)
-    else:
-        scores = torch.tanh((stacked @ turned).float() * (scaling / options.softcap)) * options.softcap + bias
-    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
-    return (weights @ value.reshape(rows * key_heads, keys, -1)).view(rows, heads, length, -1)
+    stacked = query.reshape(rows, key.shape[1], -1, size)
+    scores = (stacked @ key.transpose(2, 3)).view(rows, heads, length, keys).float() * scaling
+    if options.softcap is not None:
+        scores = torch.tanh(scores / options.softcap) * options.softcap
+    hidden = ~_causal_mask(length, keys, options.sliding_window, query.device)
+    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1).to(query.dtype)
+    return (weights.view(rows, key.shape[1], -1, keys) @ value).view(rows, heads, length, -1)
 
 
 def _causal_mask(length: int, keys: int, window: int | None, device: torch.device) -> torch.Tensor:
