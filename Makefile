@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help install quickstart test integration acceptance lint format docs nano benchmarks clean
+.PHONY: help install quickstart test integration acceptance gpu-check lint format docs nano benchmarks clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,9 @@ integration: install  ## Run the tests that need services, real servers or real 
 
 acceptance: install  ## Run the proofs that are too long for CI
 	$(BIN)/python -m pytest -m acceptance --timeout=0 -s
+
+gpu-check: install  ## Check on a GPU what CPUs cannot show (at most eight minutes; exit code 2: no GPU)
+	$(BIN)/python .ci/gpu_check.py
 
 lint: install  ## Check style, types and the layers
 	$(BIN)/ruff check agentverl tests examples benchmarks

@@ -63,7 +63,8 @@ class CUDAIPCCheckpointEngine(StreamedCheckpointEngine):
 
 def handle_of(tensor: torch.Tensor) -> str:
     """What another process needs to open the tensor's memory."""
-    return base64.b64encode(bytes(ForkingPickler.dumps(reduce_tensor(tensor)))).decode()
+    shared = reduce_tensor(tensor)  # type: ignore[no-untyped-call]
+    return base64.b64encode(bytes(ForkingPickler.dumps(shared))).decode()
 
 
 def opened(handle: str) -> torch.Tensor:

@@ -25,7 +25,7 @@ class SharedBucketsCheckpointEngine(CUDAIPCCheckpointEngine):
     device = "cpu"
 
     def connect(self) -> None:
-        torch.multiprocessing.set_sharing_strategy("file_system")
+        torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]
 
 
 ENGINES = [SharedMemoryCheckpointEngine, GlooCheckpointEngine, SharedBucketsCheckpointEngine]
