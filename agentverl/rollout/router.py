@@ -61,10 +61,7 @@ class Lease:
         if other is self.replica:
             self._router.release(other)
             return
-        try:
-            await self.close()
-        except BoundaryError as error:
-            logger.info("the lease of %s moves on: %s", self.request_id, error)
+        await self.close()
         self.replica, self._opened = other, {self.request_id}
         await other.open(self.request_id)
 
@@ -85,12 +82,15 @@ class Lease:
             await self.renew()
 
     async def close(self) -> None:
-        """Give the server back; may be called twice."""
+        """Give the server back, also one that is gone; may be called twice."""
         opened, self._opened = self._opened, set()
         if opened:
             self._router.release(self.replica)
-        for request_id in opened:
-            await self.replica.close(request_id)
+        try:
+            for request_id in opened:
+                await self.replica.close(request_id)
+        except BoundaryError as error:
+            logger.info("the server of %s is gone: %s", self.request_id, error)
 
 
 class Router(ABC):
