@@ -106,3 +106,13 @@ def test_weights_reach_a_server_in_another_process() -> None:
     assert case["name"] == "shared_memory: 0.05 GB to an hf server"
     assert case["ours"] > 0
     assert case["required"] == pytest.approx(1 / 1.5)
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the peak within a phase")
+def test_memory_reports_every_phase() -> None:
+    command = [sys.executable, str(BENCHMARKS / "memory.py"), "--sequences", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=280)
+    cases = json.loads(done.stdout.splitlines()[-1])["cases"]
+    assert [case["name"].partition(":")[0] for case in cases] == ["gen", "update_actor", "update_weights"]
+    assert all(0 < case["ratio"] for case in cases)
