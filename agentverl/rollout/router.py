@@ -119,6 +119,8 @@ class Router(ABC):
     @property
     def weight_version(self) -> int:
         """The oldest weights that any server samples with."""
+        if self._required_version >= 0:
+            return self._required_version
         return min((replica.weight_version for replica in self._rotation), default=-1)
 
     @property
@@ -148,7 +150,7 @@ class Router(ABC):
             self._ailing[replica] = None
 
     def require_version(self, version: int) -> None:
-        """Let no server come back into rotation with weights older than these."""
+        """All servers in rotation have these weights; let none come back with older ones."""
         self._required_version = version
 
     async def leave(self, replica: RolloutReplica) -> None:

@@ -50,6 +50,7 @@ class HybridServers(Servers):
 
     async def update_weights(self, version: int, router: Router) -> None:
         await self.group.update_weights(version)
+        router.require_version(version)
 
     async def rest(self) -> None:
         await self.group.rest_replica()

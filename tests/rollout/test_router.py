@@ -192,3 +192,12 @@ async def test_a_trajectory_that_is_played_again_begins_on_a_clean_server(
     assert replicas[1].opened == ["a"]
     await lease.close()
     assert router.total_held == 0
+
+
+async def test_servers_are_not_asked_for_the_weights_that_all_were_given(
+    router: LeastLoadedRouter, replicas: list[FakeReplica]
+) -> None:
+    replicas[0].weight_version = 3
+    assert router.weight_version == 0
+    router.require_version(4)
+    assert router.weight_version == 4
