@@ -26,6 +26,7 @@ from agentverl.single_controller.worker import WorkerClass
 TURNS, RUNNERS = 5, 2
 TOKEN_BYTES = 16
 """Of an id and a log-probability."""
+_FEW = 16
 _PATIENCE_SECONDS = 120.0
 
 
@@ -66,7 +67,7 @@ class _Runners:
             [lag for one in said for lag in one["lags"]],
         )
 
-    def _submit(self, server: Server) -> Rollouts:
+    def _submit(self, server: Server, count: int) -> Rollouts:
         self._round += 1
         for gauge in self._gauges:
             self._thread.run(gauge.begin())
@@ -74,15 +75,19 @@ class _Runners:
         rollouts = Rollouts(self._pool, LeastLoadedRouter([server]), settings, thread=self._thread)
         rows = [
             {"uid": f"{self._round}-{number}", "raw_prompt": QUESTIONS[number % len(QUESTIONS)]}
-            for number in range(self._trajectories)
+            for number in range(count)
         ]
         rollouts.submit(rows, 1)
         return rollouts
 
+    def warm_up(self) -> None:
+        """Play a few, so that what all share is there."""
+        self._submit(Server(self.replies), _FEW).next_groups(_FEW)
+
     def play(self) -> tuple[float, float, list[float]]:
         """One round: CPU seconds a turn of the runners and of this process, and how late the runners' loops were."""
         before, own = self.measure(), time.process_time()
-        rollouts = self._submit(Server(self.replies))
+        rollouts = self._submit(Server(self.replies), self._trajectories)
         groups = rollouts.next_groups(self._trajectories)
         after = self.measure()
         assert all(len(group.results) == 1 for group in groups), "a trajectory failed"
@@ -92,7 +97,7 @@ class _Runners:
     def wait(self) -> float:
         """Bytes of a trajectory that waits for its last turn, beyond its tokens."""
         before = self.measure()
-        rollouts = self._submit(Server(self.replies, holds=TURNS - 1))
+        rollouts = self._submit(Server(self.replies, holds=TURNS - 1), self._trajectories)
         for _ in range(int(_PATIENCE_SECONDS / 0.2)):
             waiting = sum(self._thread.run(gauge.waiting()) for gauge in self._gauges)
             if waiting == self._trajectories:
@@ -116,10 +121,12 @@ class _Runners:
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
 connect(RayInit(num_cpus=4, include_dashboard=False, object_store_memory=200 * 2**20))
 runners = _Runners(sys.argv[1], int(sys.argv[2]))
+runners.warm_up()
+# Later rounds use memory again that the first one left.
+waiting_bytes = runners.wait()
 
 
 def turn() -> dict[str, Any]:
-    waiting_bytes = runners.wait()
     runner_seconds, controller_seconds, lags = runners.play()
     return {
         "runner_seconds": runner_seconds,
