@@ -37,8 +37,13 @@ class Machines:
         from ray.cluster_utils import Cluster
 
         self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        self.second: Any = None
+
+    def begin(self, training: TrainingByCommand) -> None:
+        """Start a run; the second node comes when controller and training rank stand on the first."""
+        training.start()
+        training.wait_for(lambda: bool(self.processes("ActorRolloutRefWorker")))
         self.second = self.cluster.add_node(num_cpus=1)
-        self.cluster.wait_for_nodes()
 
     def processes(self, title: str) -> list[psutil.Process]:
         """The processes of a worker class on both nodes, the oldest first."""
@@ -87,7 +92,7 @@ def kill_after_a_step(training: TrainingByCommand, kill: Callable[[], Any]) -> N
 
 
 def test_a_run_goes_on_without_a_runner_and_without_a_server(machines: Machines, training: TrainingByCommand) -> None:
-    training.start()
+    machines.begin(training)
     kill_after_a_step(training, lambda: machines.kill("RunnerWorker"))
     kill_after_a_step(training, lambda: machines.kill("RolloutServerWorker"))
     assert training.end() == 0, training.printed
@@ -101,7 +106,7 @@ def test_a_run_goes_on_without_a_runner_and_without_a_server(machines: Machines,
 def test_a_run_goes_on_without_a_machine_and_resumes_after_a_lost_rank(
     machines: Machines, training: TrainingByCommand
 ) -> None:
-    training.start()
+    machines.begin(training)
     kill_after_a_step(training, lambda: machines.cluster.remove_node(machines.second, allow_graceful=False))
     kill_after_a_step(training, lambda: machines.kill("ActorRolloutRefWorker"))
     assert training.end() == 1, training.printed
