@@ -1,6 +1,7 @@
 """Settings shared by all tests: one thread, so that a busy machine slows them gently; examples that repeat."""
 
 import os
+import secrets
 
 import torch
 from hypothesis import settings
@@ -9,6 +10,9 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Ray reads its token once a process: all clusters that the tests start, and their nodes, have this one.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 torch.set_num_threads(1)
 
 settings.register_profile("agentverl", deadline=None, max_examples=40, derandomize=True, print_blob=True)

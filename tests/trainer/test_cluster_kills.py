@@ -4,7 +4,6 @@ Two Ray nodes stand on this machine. The training rank and the controller are on
 runner of episodes on each.
 """
 
-import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -64,9 +63,6 @@ class Machines:
 
 @pytest.fixture
 def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
-    # Node processes and the run must agree, whatever other clusters this machine has.
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     made = Machines()
     yield made
