@@ -31,7 +31,7 @@ def test_useful_tokens_reports_one_object(monkeypatch: pytest.MonkeyPatch, capsy
 @pytest.mark.integration
 def test_the_data_plane_sends_a_fifth_at_most() -> None:
     size = ["--trajectories", "64", "--tokens", "1000", "--image-bytes", "37500"]
-    program = [sys.executable, BENCHMARKS / "data_plane.py", *size]
+    program = [sys.executable, str(BENCHMARKS / "data_plane.py"), *size]
     done = subprocess.run(program, capture_output=True, text=True, check=True)
     calls, step, _ = json.loads(done.stdout.splitlines()[-1])["cases"]
     assert calls["ratio"] >= 5
