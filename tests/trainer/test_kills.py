@@ -69,12 +69,15 @@ def kill_at_random(training: Training, reference: Undisturbed, chance: random.Ra
     marks = [-1]
     while len(marks) <= kills:
         training.let_run(chance.uniform(0, reference.seconds / 2))
-        if training.send(signal.SIGKILL) != -signal.SIGKILL:
-            break
+        killed = training.send(signal.SIGKILL) == -signal.SIGKILL
+        assert killed or training.end() == 0, training.printed
         assert_checkpoints_are_whole(training.run, reference.run)
+        if (training.run / "summary.json").exists():  # all was done; one more start would begin another run
+            break
         marks.append(newest(training))
         training.start()
-    assert training.end() == 0, training.printed
+    else:
+        assert training.end() == 0, training.printed
     resumed = resumed_from(training.run)
     assert resumed[-1] == marks[-1]
     assert is_subsequence(resumed, marks)
