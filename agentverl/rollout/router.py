@@ -101,6 +101,7 @@ class Router(ABC):
         self._ailing: dict[RolloutReplica, None] = {}
         self._holding: Counter[RolloutReplica] = Counter()
         self._required_version = -1
+        self._last_loss = ""
 
     @abstractmethod
     def choose(self, request_id: str, held: dict[RolloutReplica, int]) -> RolloutReplica:
@@ -165,6 +166,7 @@ class Router(ABC):
         except (BoundaryError, OutOfTimeError) as error:
             if replica in self._rotation:
                 self.set_aside(replica)
+                self._last_loss = f"; the last one left it: {error}"
                 logger.warning("a rollout server left rotation, %d are left: %s", len(self._rotation), error)
             return False
         if replica in self._ailing and said.get("weight_version", -1) >= self._required_version:
@@ -181,7 +183,7 @@ class Router(ABC):
         held = self.held
         candidates = {one: count for one, count in held.items() if one is not avoid} or held
         if not candidates:
-            raise InfrastructureError("no rollout server is in rotation", "model")
+            raise InfrastructureError(f"no rollout server is in rotation{self._last_loss}", "model")
         chosen = self.choose(request_id, candidates)
         self._holding[chosen] += 1
         return chosen
