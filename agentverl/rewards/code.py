@@ -25,7 +25,7 @@ async def compute_score(
     final_message: str | None = None,
     partial: bool = False,
     max_tests: int = 20,
-    seconds_a_test: float = 4.0,
+    seconds_a_test: float = 10.0,
     memory_bytes: int = 512 << 20,
     sandbox: str = "bubblewrap",
     **_: Any,

@@ -26,7 +26,8 @@ async def judge(program: str, tests: Any = SQUARES, **settings: Any) -> dict[str
 
 @needs_sandbox
 async def test_functions_programs_and_classes_are_tested() -> None:
-    assert (await judge("def square(x): return x * x"))["score"] == 1.0
+    squares = await judge("def square(x): return x * x")
+    assert squares["score"] == 1.0, squares
     program = "n = int(input())\nprint(n * 2)\nprint('done ')"
     pairs = {"inputs": ["4\n", "5\n"], "outputs": ["8\ndone\n", "10\ndone"]}
     assert (await judge(program, json.dumps(pairs)))["score"] == 1.0
