@@ -26,7 +26,7 @@ def running() -> dict[int, str]:
     return dict(_running)
 
 
-async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+async def call(function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
     """Run a synchronous function off the event loop and await its result.
 
     A cancelled caller abandons the thread, which is a daemon and so never keeps the process alive; the default executor
@@ -39,7 +39,7 @@ async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
     _refuse_too_many()
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
+    future: asyncio.Future[_T] = loop.create_future()
     number = next(_numbers)
     name = getattr(function, "__qualname__", repr(function))
 

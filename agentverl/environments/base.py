@@ -93,9 +93,10 @@ class Environment(ABC):
         """`size` problems of a split ("train" or "val"), the same for the same arguments.
 
         Raises:
-            SettingsError: the split is unknown or holds fewer problems; an environment without tasks of its own.
+            SettingsError: the split is unknown or holds fewer problems.
+            NotImplementedError: an environment without tasks of its own, see `makes_tasks`.
         """
-        raise NotImplementedError
+        raise cls._not_written("tasks", "give data files, or write it")
 
     @classmethod
     async def setup(cls, settings: Any) -> Any:
@@ -112,16 +113,28 @@ class Environment(ABC):
         return Observation()
 
     async def step(self, action: Message) -> Step:
-        """Answer an action: an assistant message, with the tool calls that no tool takes or plain text."""
-        raise NotImplementedError
+        """Answer an action: an assistant message, with the tool calls that no tool takes or plain text.
+
+        Raises:
+            NotImplementedError: a world that answers nothing, see `steps`.
+        """
+        raise self._not_written("step", "send actions only where steps() is true, or write it")
 
     async def score(self) -> float | dict[str, float]:
-        """Judge the episode: a number, or a dict with `score` and further components."""
-        raise NotImplementedError
+        """Judge the episode: a number, or a dict with `score` and further components.
+
+        Raises:
+            NotImplementedError: a world that judges nothing, see `scores`.
+        """
+        raise self._not_written("score", "let a reward function judge the episode, or write it")
 
     async def close(self) -> None:
         """End the trajectory; runs always, also after a deadline, a cancellation or a crash of the loop."""
         return None
+
+    @classmethod
+    def _not_written(cls, method: str, remedy: str) -> NotImplementedError:
+        return NotImplementedError(f"{cls.__name__} has no {method} of its own; {remedy}")
 
     @classmethod
     def makes_tasks(cls) -> bool:

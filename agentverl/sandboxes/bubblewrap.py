@@ -92,7 +92,7 @@ class BubblewrapSandbox(Sandbox):
         )
 
     async def read_file(self, path: str) -> bytes:
-        return await blocking.call(self._inside(path).read_bytes)  # type: ignore[no-any-return]
+        return await blocking.call(self._inside(path).read_bytes)
 
     async def write_file(self, path: str, content: bytes) -> None:
         await blocking.call(_write, self._inside(path), content)

@@ -100,7 +100,8 @@ class Ranks:
         """What rank 0 gives, on all ranks."""
         values: list[Any] = [value]
         dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
-        return values[0]  # type: ignore[no-any-return]
+        first: Value = values[0]
+        return first
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Fill the tensor with that of rank 0."""

@@ -15,18 +15,26 @@ from transformers import Cache
 from agentverl.rollout.hf.attention import recording
 from agentverl.rollout.hf.kv_pool import PackedLayer
 
-_LIBRARY = torch.library.Library("agentverl", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define(  # type: ignore[no-untyped-call]
-    "slot_attention(Tensor query, Tensor key, Tensor value, int layer, float? scaling, int? window, float? softcap, "
-    "Tensor? sinks) -> Tensor"
-)
-ATTENTION = torch.ops.agentverl.slot_attention.default
 _CASTS = (torch.ops.aten.to.dtype, torch.ops.aten.to.device)
 
 
-@torch.library.register_fake("agentverl::slot_attention", lib=_LIBRARY)  # type: ignore[untyped-decorator]
-def _shape_of_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any) -> torch.Tensor:
+def _shape_of_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    layer: int,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """What the mark for attention gives while a record is made: the shape of its result, (1, N, H, D), and no more."""
     return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+
+
+_MARK = torch.library.custom_op("agentverl::slot_attention", _shape_of_attention, mutates_args=())
+_MARK.register_fake(_shape_of_attention)
+ATTENTION = torch.ops.agentverl.slot_attention.default
 
 
 @dataclass(frozen=True, slots=True)
