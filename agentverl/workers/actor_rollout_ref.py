@@ -22,7 +22,6 @@ from agentverl.settings.rollout_correction import RolloutCorrectionSettings
 from agentverl.settings.root import ActorRolloutRefSettings
 from agentverl.single_controller.dispatch import Dispatch, register
 from agentverl.single_controller.ray_host import free_port
-from agentverl.single_controller.worker import Worker
 from agentverl.workers import checkpoints
 from agentverl.workers.engine_settings import (
     engine_settings,
@@ -37,6 +36,7 @@ from agentverl.workers.offloading import Residence
 from agentverl.workers.replicas import make_replica, replica_spec
 from agentverl.workers.silent_rows import without_silent_rows
 from agentverl.workers.training_step import TRAINING_STEP
+from agentverl.workers.training_worker import TrainingWorker
 from agentverl.workers.weight_update import send_weights, update_replica
 
 _MODEL_COLUMNS = ("prompts", "responses", "response_mask", "temperature")
@@ -63,7 +63,7 @@ class PolicyRun:
     """The tokenizer, where it is loaded already."""
 
 
-class ActorRolloutRefWorker(Worker):
+class ActorRolloutRefWorker(TrainingWorker):
     """Holds the training engine, the reference and the rollout server of one policy.
 
     Call `init_model` first, then `start_replica` on the event loop that the server shall live on, and `update_weights`
@@ -74,6 +74,8 @@ class ActorRolloutRefWorker(Worker):
         run: what else the worker has to know.
     """
 
+    _trained = "actor"
+
     def __init__(self, config: ActorRolloutRefSettings, run: PolicyRun | None = None) -> None:
         self.config = config
         self.run = run or PolicyRun()
@@ -81,7 +83,6 @@ class ActorRolloutRefWorker(Worker):
         self._folder = self.run.folder or resolve_model_path(str(config.model.path)).path
         self._actor: BaseEngine | None = None
         self._reference: BaseEngine | None = None
-        self._residence: Residence | None = None
         self._reference_residence: Residence | None = None
         self._replica: RolloutReplica | None = None
         self._checkpoint_engine: CheckpointEngine | None = None
@@ -126,13 +127,6 @@ class ActorRolloutRefWorker(Worker):
         if self._actor is None:
             raise BadInputError("there is no actor: call init_model() of a worker whose run needs one")
         return self._actor
-
-    @property
-    def residence(self) -> Residence:
-        """Where the actor's state is, after `init_model`."""
-        if self._residence is None:
-            raise BadInputError("there is no actor: call init_model() of a worker whose run needs one")
-        return self._residence
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     async def start_replica(self) -> None:
@@ -191,21 +185,6 @@ class ActorRolloutRefWorker(Worker):
                 await update_replica(self._checkpoint_engine, weights, self.replica(), version)
             await self.replica().wake_up()
         device_memory.of_process.enter("gen")
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def load_training_state(self) -> None:
-        """Bring weights and optimiser to the device for several calls of `update_actor`, where they are offloaded."""
-        self.residence.load()
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def offload_training_state(self) -> None:
-        """Take them back to host memory."""
-        self.residence.offload()
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def memory(self) -> dict[str, float]:
-        """What this rank's process held in the phases since the last call, in GiB, as metrics."""
-        return device_memory.of_process.take()
 
     @register(dispatch_mode=Dispatch.RANK_ZERO)
     async def weights_address(self) -> str:

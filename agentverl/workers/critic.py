@@ -11,7 +11,6 @@ from agentverl.protocol.data_proto import DataProto
 from agentverl.settings.critic import CriticSettings
 from agentverl.settings.model import ModelSettings
 from agentverl.single_controller.dispatch import Dispatch, register
-from agentverl.single_controller.worker import Worker
 from agentverl.workers.engine_settings import (
     engine_settings,
     make_engine,
@@ -21,12 +20,13 @@ from agentverl.workers.engine_settings import (
 )
 from agentverl.workers.offloading import Residence
 from agentverl.workers.training_step import TRAINING_STEP
+from agentverl.workers.training_worker import TrainingWorker
 from agentverl.workers.value_loss import value_loss
 
 _MODEL_COLUMNS = ("prompts", "responses", "response_mask")
 
 
-class CriticWorker(Worker):
+class CriticWorker(TrainingWorker):
     """Holds the training engine of one critic; call `init_model` first.
 
     Args:
@@ -36,6 +36,8 @@ class CriticWorker(Worker):
         optimiser_steps: of the whole run, for schedules that decay; -1 where it is unknown.
     """
 
+    _trained = "critic"
+
     def __init__(
         self, config: CriticSettings, model: ModelSettings, device: str = "auto", optimiser_steps: int = -1
     ) -> None:
@@ -44,7 +46,6 @@ class CriticWorker(Worker):
         self._device = resolve_device(device)
         self._optimiser_steps = optimiser_steps
         self._engine: BaseEngine | None = None
-        self._residence: Residence | None = None
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
@@ -74,15 +75,8 @@ class CriticWorker(Worker):
     def engine(self) -> BaseEngine:
         """The training engine, after `init_model`."""
         if self._engine is None:
-            raise BadInputError("there is no critic yet: call init_model() first")
+            raise BadInputError("there is no critic: call init_model() first")
         return self._engine
-
-    @property
-    def residence(self) -> Residence:
-        """Where the critic's state is, after `init_model`."""
-        if self._residence is None:
-            raise BadInputError("there is no critic yet: call init_model() first")
-        return self._residence
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_values(self, data: DataProto) -> DataProto:
@@ -102,21 +96,6 @@ class CriticWorker(Worker):
             )
             metrics["lr"] = self.engine.lr_scheduler_step()
         return {name if "/" in name else f"critic/{name}": value for name, value in metrics.items()}
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def load_training_state(self) -> None:
-        """Bring weights and optimiser to the device for several calls of `update_critic`, where they are offloaded."""
-        self.residence.load()
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def offload_training_state(self) -> None:
-        """Take them back to host memory."""
-        self.residence.offload()
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def memory(self) -> dict[str, float]:
-        """What this rank's process held in the phases since the last call, in GiB, as metrics."""
-        return device_memory.of_process.take()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_checkpoint(self, path: Path) -> None:

@@ -86,3 +86,11 @@ def test_a_value_that_moved_too_far_is_clipped() -> None:
 def test_a_language_model_has_no_values() -> None:
     with pytest.raises(BadInputError, match="needs a model with a value head"):
         value_loss(0.5, ModelOutput(torch.zeros(3, 4)), batch())
+
+
+def test_without_init_model_the_calls_say_so() -> None:
+    settings = CriticSettings()
+    model = settings.model.beside(ModelSettings(path="nano"))
+    group = start_workers("local", WorkerClass(CriticWorker, (settings, model)))
+    with pytest.raises(BadInputError, match=r"no critic: call init_model\(\)"):
+        group.load_training_state()
