@@ -4,8 +4,7 @@ import asyncio
 import difflib
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
-from functools import partial
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from agentverl.single_controller.dispatch import Execute, Registration, registered_methods
@@ -125,12 +124,7 @@ class WorkerGroup(ABC):
         started = [
             self.start(rank, name, parts[place.dp_rank], returns=place.collects) for rank, place in enumerate(places)
         ]
-        collecting = _collecting(places)
-        collect = _only if registration.execute_mode is Execute.RANK_ZERO else registration.mode.collect
-        if len(collecting) < len(started):
-            pending = Pending(started, self.gather, partial(_collect_some, collecting, collect))
-        else:
-            pending = Pending(started, self.gather, collect)
+        pending = Pending(started, self.gather, _collect_of(registration), _collecting(places))
         return pending.get() if registration.blocking else pending
 
     async def _call_async(self, name: str, registration: Registration, arguments: Arguments) -> Any:
@@ -146,8 +140,7 @@ class WorkerGroup(ABC):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        collect = _only if registration.execute_mode is Execute.RANK_ZERO else registration.mode.collect
-        return _collect_some(_collecting(places), collect, results)
+        return _collect_of(registration)([results[rank] for rank in _collecting(places)])
 
     def _places(self, registration: Registration) -> list[MeshRank]:
         """Which part each rank that runs gets; parts are in order of the ranks that collect them."""
@@ -179,8 +172,9 @@ def _collecting(places: list[MeshRank]) -> list[int]:
     return sorted(ranks, key=lambda rank: places[rank].dp_rank)
 
 
-def _collect_some(ranks: list[int], collect: Any, results: list[Any]) -> Any:
-    return collect([results[rank] for rank in ranks])
+def _collect_of(registration: Registration) -> Callable[[list[Any]], Any]:
+    """What makes the results of the call's shares its own."""
+    return _only if registration.execute_mode is Execute.RANK_ZERO else registration.mode.collect
 
 
 def _only(results: list[Any]) -> Any:

@@ -20,6 +20,7 @@ from agentverl.single_controller.dispatch import (
     make_nd_compute_dataproto_dispatch_fn,
     register,
 )
+from agentverl.single_controller.splitting import same_for_all
 from agentverl.single_controller.worker import Worker
 
 
@@ -130,9 +131,22 @@ class Reporter(Worker):
         size = self.world_size // shares
         self.join_mesh(name, self.rank // size, collects=self.rank % size == size - 1)
 
+    @register(Dispatch.ONE_TO_ALL)
+    def join_backwards(self, name: str) -> None:
+        """A share for each rank, the last one for the first."""
+        self.join_mesh(name, self.world_size - 1 - self.rank, collects=True)
+
     @register(make_nd_compute_dataproto_dispatch_fn("pairs"))
     def in_pairs(self, data: DataProto) -> DataProto:
         return DataProto({"a": data.batch.tensor("a"), "rank": torch.full((len(data),), self.rank)})
+
+    @register(make_nd_compute_dataproto_dispatch_fn("pairs"), blocking=False)
+    def in_pairs_later(self, data: DataProto) -> DataProto:
+        return self.in_pairs(data)
+
+    @register(DispatchMode(same_for_all, lambda results: results[0]), blocking=False)
+    def of_first_later(self, data: DataProto) -> DataProto:
+        return DataProto({"a": data.batch.tensor("a") + 100 * self.rank})
 
     @register(Dispatch.DP_COMPUTE_PROTO, blocking=False)
     def add_later(self, data: DataProto, amount: int = 1) -> DataProto:

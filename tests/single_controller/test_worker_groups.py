@@ -68,6 +68,29 @@ def test_what_is_not_there_yet_is_handed_on_in_shares(rows: int, one: int, other
     assert group(other).rows_unseen(pending) == [rows] * other
 
 
+@given(st.integers(0, 7), st.integers(1, 4), st.sampled_from([1, 2, 4]))
+def test_what_a_mesh_makes_is_handed_on_by_the_ranks_that_collect(rows: int, other: int, shares: int) -> None:
+    workers = group(4)
+    workers.join("pairs", shares)
+    pending = workers.in_pairs_later(DataProto({"a": torch.arange(rows)}))
+    handed_on = group(other).add_unseen(pending, 5)
+    assert handed_on.batch.tensor("a").tolist() == [row + 5 for row in range(rows)]
+
+
+@given(st.integers(0, 7), st.integers(1, 4))
+def test_rows_keep_their_order_in_a_mesh_that_counts_backwards(rows: int, other: int) -> None:
+    workers, data = group(3), DataProto({"a": torch.arange(rows)})
+    workers.join_backwards("pairs")
+    assert workers.in_pairs(data).batch.tensor("a").tolist() == list(range(rows))
+    handed_on = group(other).add_unseen(workers.in_pairs_later(data), 5)
+    assert handed_on.batch.tensor("a").tolist() == [row + 5 for row in range(rows)]
+
+
+def test_what_is_handed_on_is_what_the_mode_collects() -> None:
+    pending = group(2).of_first_later(DataProto({"a": torch.arange(2)}))
+    assert group(2).add_unseen(pending, 5).batch.tensor("a").tolist() == [5, 6]
+
+
 def test_a_function_goes_to_every_rank() -> None:
     doubled = group(2).apply(lambda values: values * 2, DataProto({"a": torch.arange(3)}))
     assert doubled.batch.tensor("a").tolist() == [0, 2, 4]
