@@ -57,29 +57,20 @@ class BubblewrapSandbox(Sandbox):
         Raises:
             InfrastructureError: bubblewrap itself did not start it.
         """
-        process = await asyncio.create_subprocess_exec(
-            *self._arguments(command),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        assert process.stderr is not None
-        readers = [asyncio.ensure_future(self._kept(stream)) for stream in (process.stdout, process.stderr)]
-        feeding = asyncio.ensure_future(_feed(process, (stdin or "").encode()))
-        timed_out = False
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                await process.wait()
-        except TimeoutError:
-            timed_out = True
-        finally:
-            await asyncio.shield(_end(process))
-            feeding.cancel()
-        stdout, stderr = await asyncio.gather(*readers)
-        if stderr.startswith("bwrap: "):
-            raise InfrastructureError(f"the sandbox did not start: {stderr.strip()[:300]}", "sandbox")
+        with tempfile.TemporaryFile() as status:
+            process = await asyncio.create_subprocess_exec(
+                *self._arguments(command, status.fileno()),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=[status.fileno()],
+            )
+            stdout, stderr, timed_out = await self._played(process, stdin or "", timeout_seconds)
+            status.seek(0)
+            # Its words alone prove nothing: a program may say them too, to have no score rather than a bad one.
+            if not timed_out and stderr.startswith("bwrap: ") and b'"exit-code"' not in status.read():
+                raise InfrastructureError(f"the sandbox did not start: {stderr.strip()[:300]}", "sandbox")
         code = process.returncode or 0
         code = 128 - code if code < 0 else code
         by_memory = code != 0 and not timed_out and _tells_of_memory(stderr)
@@ -90,6 +81,24 @@ class BubblewrapSandbox(Sandbox):
             timed_out=timed_out,
             killed_by_memory=by_memory,
         )
+
+    async def _played(self, process: asyncio.subprocess.Process, stdin: str, seconds: float) -> tuple[str, str, bool]:
+        """Standard output and error of a process, and whether it ran out of time; nothing of it is left."""
+        assert process.stdout is not None
+        assert process.stderr is not None
+        readers = [asyncio.ensure_future(self._kept(stream)) for stream in (process.stdout, process.stderr)]
+        feeding = asyncio.ensure_future(_feed(process, stdin.encode()))
+        timed_out = False
+        try:
+            async with asyncio.timeout(seconds):
+                await process.wait()
+        except TimeoutError:
+            timed_out = True
+        finally:
+            await asyncio.shield(_end(process))
+            feeding.cancel()
+        stdout, stderr = await asyncio.gather(*readers)
+        return stdout, stderr, timed_out
 
     async def read_file(self, path: str) -> bytes:
         return await blocking.call(self._inside(path).read_bytes)
@@ -117,13 +126,14 @@ class BubblewrapSandbox(Sandbox):
             raise FileNotFoundError(f"{path} is outside of {WORK}")
         return inside
 
-    def _arguments(self, command: str) -> list[str]:
+    def _arguments(self, command: str, status: int) -> list[str]:
         limits = f"ulimit -c 0; ulimit -v {self._memory_bytes >> 10}; ulimit -f {self._file_bytes >> 9}"
         # Hard limits, which a command cannot raise again; a limit of processes does not bind root.
         limited = f'{limits}; ulimit -u {self._processes} 2>/dev/null; exec /bin/sh -c "$0"'
         binds = [part for path in (*_SYSTEM, *_interpreter()) for part in ("--ro-bind-try", path, path)]
         fixed = "--unshare-all --die-with-parent --new-session --cap-drop ALL --clearenv --proc /proc --dev /dev"
         fixed += f" --tmpfs /tmp --chdir {WORK} --setenv HOME {WORK} --setenv PATH /usr/bin:/bin"
+        fixed += f" --json-status-fd {status}"
         fixed += " --setenv LC_ALL C.UTF-8 --setenv OPENBLAS_NUM_THREADS 1 --hostname sandbox"
         if os.getuid() == 0:
             fixed += " --uid 65534 --gid 65534"

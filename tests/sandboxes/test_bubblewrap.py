@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -17,6 +18,20 @@ async def test_a_command_gives_its_output_and_exit_code(sandbox: BubblewrapSandb
     assert (result.exit_code, result.stdout, result.stderr) == (3, "hello", "bad\n")
     assert not result.timed_out
     assert not result.killed_by_memory
+
+
+async def test_a_program_that_speaks_like_bubblewrap_is_no_failure_of_the_sandbox(sandbox: BubblewrapSandbox) -> None:
+    result = await sandbox.exec("echo 'bwrap: no space' >&2; exit 1", timeout_seconds=10)
+    assert (result.exit_code, result.stderr) == (1, "bwrap: no space\n")
+    late = await sandbox.exec("echo 'bwrap: no space' >&2; sleep 20", timeout_seconds=1)
+    assert late.timed_out
+    assert (await sandbox.exec("ls -l /proc/self/fd", timeout_seconds=10)).stdout.count("->") == 4  # ls reads one
+
+
+async def test_a_sandbox_that_does_not_start_is_no_answer_of_the_program(sandbox: BubblewrapSandbox) -> None:
+    shutil.rmtree(sandbox._folder)
+    with pytest.raises(InfrastructureError, match=r"did not start: bwrap: .*work"):
+        await sandbox.exec("true", timeout_seconds=10)
 
 
 async def test_it_sees_no_file_process_name_or_variable_of_the_machine(
