@@ -4,6 +4,7 @@ Usage: python -m agentverl.rewards.classifier_server FOLDER [--port 8001]
 """
 
 import argparse
+import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -22,13 +23,12 @@ def classifier_app(classifier: Classifier, name: str) -> web.Application:
         given = body.get("input")
         texts = [given] if isinstance(given, str) else given
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise web.HTTPBadRequest(text="input: expected a text or a list of texts")
+            raise web.HTTPBadRequest(text=f"input is {str(given)[:80]!r}; expected a text or a list of texts")
         return web.json_response({"object": "list", "model": name, "data": await _answers(texts, body)})
 
     async def _answers(texts: list[str], body: dict[str, Any]) -> list[dict[str, Any]]:
         answers = []
-        for index, text in enumerate(texts):
-            logits = await classifier.logits(text)
+        for index, logits in enumerate(await asyncio.gather(*map(classifier.logits, texts))):
             values = probabilities(logits) if body.get("use_activation", True) else logits
             best = max(range(len(values)), key=values.__getitem__)
             label = classifier.labels.get(best)

@@ -1,9 +1,11 @@
 """A sequence classifier as a component: behind vLLM's `/classify`, served by our own server, and in this process."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
@@ -54,12 +56,44 @@ async def test_a_served_classifier_scores_as_the_same_one_in_process(folder: Pat
     assert local.components == {"preference": local.score}
 
 
+class Counting(Classifier):
+    """Notes how many texts each forward pass has."""
+
+    def __init__(self, folder: Path, max_batch: int) -> None:
+        super().__init__(folder, max_batch=max_batch)
+        self.passes: list[int] = []
+
+    def score(self, texts: Sequence[str]) -> list[list[float]]:
+        self.passes.append(len(texts))
+        return super().score(texts)
+
+
 async def test_what_comes_together_is_scored_together(folder: Path) -> None:
-    classifier = Classifier(folder, max_batch=4)
-    alone = [classifier.score([text])[0] for text in ("4", "what is 5", "2 + 2 ?")]
-    together = await asyncio.gather(*(classifier.logits(text) for text in ("4", "what is 5", "2 + 2 ?")))
+    classifier = Counting(folder, max_batch=4)
+    texts = ["4", "what is 5", "2 + 2 ?", "5", "?"]
+    alone = [classifier.score([text])[0] for text in texts]
+    classifier.passes.clear()
+    together = await asyncio.gather(*(classifier.logits(text) for text in texts))
+    assert classifier.passes == [4, 1]
     for one, other in zip(alone, together, strict=True):
         assert one == pytest.approx(other, abs=1e-5)
+
+
+async def test_a_list_of_texts_is_answered_in_order_after_one_pass(folder: Path) -> None:
+    classifier = Counting(folder, max_batch=4)
+    body: dict[str, Any] = {"input": ["4", "what is 5", "2 + 2 ?"], "use_activation": False}
+    async with serving(classifier_app(classifier, "m")) as url, aiohttp.ClientSession() as session:
+        async with session.post(f"{url}/classify", json=body) as response:
+            answers = (await response.json())["data"]
+        assert classifier.passes == [3]
+        async with session.post(f"{url}/classify", json={"input": 7}) as response:
+            assert (response.status, await response.text()) == (
+                400,
+                "input is '7'; expected a text or a list of texts",
+            )
+    assert [answer["index"] for answer in answers] == [0, 1, 2]
+    for answer, text in zip(answers, body["input"], strict=True):
+        assert answer["probs"] == pytest.approx(classifier.score([text])[0], abs=1e-5)
 
 
 def test_probabilities_are_those_of_the_classes() -> None:
