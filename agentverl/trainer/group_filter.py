@@ -11,6 +11,11 @@ _SCORE = {"reward", "score", "seq_reward", "seq_final_reward"}
 """verl's names of the trajectory's score; anything else is a component of the reward."""
 
 
+def earned(result: EpisodeResult) -> float:
+    """All that a trajectory earned: its score and the rewards of its turns."""
+    return (result.score or 0.0) + sum(turn.reward or 0.0 for output in result.outputs for turn in output.turns)
+
+
 class GroupFilter:
     """Keeps groups in which the metric differs by more than a tolerance: an exact comparison would keep rounding."""
 
@@ -43,8 +48,7 @@ class GroupFilter:
     def _value(self, result: EpisodeResult) -> float:
         metric = self._settings.metric
         if metric in _SCORE:
-            turns = sum(turn.reward or 0.0 for output in result.outputs for turn in output.turns)
-            return (result.score or 0.0) + turns
+            return earned(result)
         value = result.components.get(metric)
         if not isinstance(value, int | float):
             known = ", ".join(sorted(result.components)) or "none"

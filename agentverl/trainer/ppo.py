@@ -13,16 +13,12 @@ from agentverl.data.dataloader import PromptLoader
 from agentverl.errors import RequeueError
 from agentverl.protocol.data_proto import DataProto
 from agentverl.rollout.batching import assemble
-from agentverl.rollout.episode import Group
 from agentverl.settings.root import Settings
 from agentverl.single_controller.pools import ResourcePoolManager
 from agentverl.trainer.curves import draw_curves
-from agentverl.trainer.data_metrics import (
-    data_metrics,
-    termination_metrics,
-    tool_error_metrics,
-)
+from agentverl.trainer.data_metrics import data_metrics
 from agentverl.trainer.group_filter import GroupFilter
+from agentverl.trainer.group_metrics import group_metrics
 from agentverl.trainer.interruption import Interruption
 from agentverl.trainer.memory import MemoryMeter
 from agentverl.trainer.optimiser_steps import StepPlan
@@ -30,7 +26,6 @@ from agentverl.trainer.placement import placement_of
 from agentverl.trainer.policy_update import PolicyUpdate
 from agentverl.trainer.preparation import Prepared, prepare
 from agentverl.trainer.problems import Problems
-from agentverl.trainer.reward_metrics import component_metrics
 from agentverl.trainer.run_folder import RunFolder, require_writable
 from agentverl.trainer.schedule import Sampled, SynchronousSchedule
 from agentverl.trainer.seeding import seed_process
@@ -172,7 +167,7 @@ class PPOTrainer:
             self._update.set_baselines(batch, sampled.greedy)
         metrics = sampled.metrics | self._update.learn(batch, step, watch)
         metrics |= data_metrics(batch, max_prompt_length=self.settings.data.max_prompt_length)
-        return batch, metrics | _group_metrics(groups)
+        return batch, metrics | group_metrics(groups)
 
     def end(self) -> None:
         """Stop servers, workers, threads and loggers; the run's folder is given back."""
@@ -294,18 +289,3 @@ def _open(settings: Settings) -> tuple[RunFolder, Prepared]:
         raise
     assert run is not None
     return run, prepared
-
-
-def _group_metrics(groups: list[Group]) -> dict[str, float]:
-    results = [result for group in groups for result in (*group.results, *group.failures)]
-    excluded = [group.excluded_fraction for group in groups]
-    scores = [[result.score or 0.0 for result in group.results] for group in groups]
-    flat = [group for group in scores if max(group) - min(group) < 1e-8]
-    return {
-        **termination_metrics([result.termination for result in results]),
-        **tool_error_metrics(results),
-        **component_metrics([result for group in groups for result in group.results]),
-        "training/excluded_fraction/mean": sum(excluded) / len(excluded),
-        "training/excluded_fraction/max": max(excluded),
-        "training/groups_without_signal": len(flat) / len(groups),
-    }

@@ -11,7 +11,9 @@ from agentverl.rollout.episode import Episode, EpisodeResult, Group
 from agentverl.rollout.rollouts import Rollouts
 from agentverl.settings.algorithm import FilterGroupsSettings
 from agentverl.trainer.group_filter import GroupFilter
+from agentverl.trainer.group_metrics import group_metrics
 from agentverl.trainer.schedule import SynchronousSchedule
+from agentverl.trajectory import AgentLoopOutput, Turn
 
 
 def group_of(row: Mapping[str, Any], scores: Sequence[float]) -> Group:
@@ -24,6 +26,11 @@ def group_of(row: Mapping[str, Any], scores: Sequence[float]) -> Group:
         for sample, score in enumerate(scores)
     ]
     return Group(uid=row["uid"], row=row, results=results, failures=[])
+
+
+def rewarded_turn() -> AgentLoopOutput:
+    turn = Turn(role="assistant", start=0, stop=1, reward=0.5)
+    return AgentLoopOutput(prompt_ids=[1], response_ids=[2], response_mask=[1], turns=[turn])
 
 
 class ScriptedRollouts:
@@ -70,6 +77,20 @@ def test_scores_that_differ_by_rounding_are_equal() -> None:
     close = [0.1 + 0.2, 0.3]
     schedule, _ = schedule_of([close, [0.0, 1.0], [0.0, 1.0]], 1)
     assert [group.uid for group in schedule.next_groups().groups] == ["0-1"]
+
+
+def test_rewards_of_turns_count_as_earned() -> None:
+    group = group_of({"uid": "0"}, [1.0, 1.0])
+    assert GroupFilter(FilterGroupsSettings(enable=True)).kept([group]) == []
+    group.results[0].outputs = [rewarded_turn()]
+    assert GroupFilter(FilterGroupsSettings(enable=True)).kept([group]) == [group]
+
+
+def test_groups_that_earn_the_same_are_told() -> None:
+    flat, differing = (group_of({"uid": "0"}, scores) for scores in ([0.1 + 0.2, 0.3], [0.0, 1.0]))
+    assert group_metrics([flat, differing])["training/groups_without_signal"] == 0.5
+    flat.results[0].outputs = [rewarded_turn()]
+    assert group_metrics([flat, differing])["training/groups_without_signal"] == 0
 
 
 def test_a_component_can_be_the_metric() -> None:
