@@ -28,10 +28,9 @@ class TokenClasses:
         classes = torch.full_like(responses.values, -1)
         for row in range(len(responses)):
             start, numbers = int(responses.offsets[row]), turns[row]
-            for turn in sorted(set(numbers.tolist())):
-                places = (numbers == turn).nonzero().flatten() if turn >= 0 else numbers[:0]
-                if len(places):
-                    classes[start + places] = torch.tensor(self.of_turn(responses[row][places].tolist()))
+            for turn in set(numbers.tolist()) - {-1}:
+                places = (numbers == turn).nonzero().flatten()
+                classes[start + places] = torch.tensor(self.of_turn(responses[row][places].tolist()))
         return responses.like(classes)
 
     def of_turn(self, ids: Sequence[int]) -> list[int]:
