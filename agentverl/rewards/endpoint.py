@@ -1,7 +1,7 @@
 """A service that components ask over HTTP: retried with backoff, kept to its limits, reported once when it is down."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import Field
@@ -49,6 +49,16 @@ class EndpointError(Exception):
         super().__init__(message)
         self.passes = passes
         self.retry_after_seconds = retry_after_seconds
+
+
+def refusal(status: int, said: str, headers: Mapping[str, str]) -> EndpointError:
+    """What an answer with an error status means: whether asking again may help, and when the service wants it."""
+    wait = headers.get("retry-after", "")
+    return EndpointError(
+        f"status {status}: {said[:200]}",
+        passes=status in (408, 409, 429) or status >= 500,
+        retry_after_seconds=float(wait) if wait.replace(".", "", 1).isdecimal() else None,
+    )
 
 
 class Endpoint:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -53,6 +54,22 @@ async def test_a_refused_request_is_sent_again(make_manager: MakeManager) -> Non
     async with chats(failures=[429, 503]) as server:
         manager = make_manager(components=judge(server.url, retry_backoff_seconds=0.01))
         assert (await manager.score(answer_of())).score == 1.0
+
+
+async def test_a_refused_request_waits_as_long_as_the_service_asks(make_manager: MakeManager) -> None:
+    async with chats(failures=[429], retry_after="0.4") as server:
+        manager = make_manager(components=judge(server.url, retry_backoff_seconds=0.001))
+        started = time.monotonic()
+        assert (await manager.score(answer_of())).score == 1.0
+        assert time.monotonic() - started > 0.35
+
+
+async def test_a_request_that_cannot_succeed_is_sent_once(make_manager: MakeManager) -> None:
+    async with chats(failures=[401] * 5) as server:
+        manager = make_manager(components=judge(server.url, retry_backoff_seconds=0.001))
+        with pytest.raises(InfrastructureError, match="did not answer: status 401"):
+            await manager.score(answer_of())
+        assert len(server.failures) == 4
 
 
 async def test_a_reply_without_a_verdict_is_asked_for_again_and_then_a_failure(make_manager: MakeManager) -> None:

@@ -1,6 +1,7 @@
 """A sequence classifier as a component: behind vLLM's `/classify`, served by our own server, and in this process."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,23 @@ async def test_an_answer_in_another_form_is_a_failure(
         manager = make_manager(components=part(base_url=url, model="m", class_index=1))
         with pytest.raises(error, match=said):
             await manager.score(answer_of())
+
+
+async def test_a_refused_request_is_sent_again_when_the_server_wants_it(make_manager: MakeManager) -> None:
+    times: list[float] = []
+
+    async def classify(_: web.Request) -> web.Response:
+        times.append(time.monotonic())
+        if len(times) == 1:
+            return web.Response(status=429, headers={"Retry-After": "0.4"}, text="slower")
+        return web.json_response({"data": [{"probs": [2.0]}]})
+
+    app = web.Application()
+    app.add_routes([web.post("/classify", classify)])
+    async with serving(app) as url:
+        manager = make_manager(components=part(base_url=url, model="m", retry_backoff_seconds=0.001))
+        assert (await manager.score(answer_of())).score == 2.0
+    assert times[1] - times[0] > 0.35
 
 
 @pytest.mark.parametrize(

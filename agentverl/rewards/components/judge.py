@@ -14,7 +14,7 @@ from agentverl.errors import BoundaryError, SettingsError
 from agentverl.messages import text_of
 from agentverl.rewards.base import RewardInput, RewardResult
 from agentverl.rewards.components.base import ComponentContext, RewardComponent
-from agentverl.rewards.endpoint import Endpoint, EndpointError, EndpointSettings
+from agentverl.rewards.endpoint import Endpoint, EndpointError, EndpointSettings, refusal
 from agentverl.rewards.verdicts import DEFAULT_PROMPT, DEFAULT_VERDICT, JudgePrompt, VerdictScale
 
 _CHARACTERS_A_TOKEN = 4
@@ -172,12 +172,7 @@ class Judge(RewardComponent[JudgeSettings]):
                 model=self.settings.model, messages=messages, **sampling
             )
         except openai.APIStatusError as error:
-            wait = error.response.headers.get("retry-after", "")
-            raise EndpointError(
-                f"status {error.status_code}: {error.message[:200]}",
-                passes=error.status_code in (408, 409, 429) or error.status_code >= 500,
-                retry_after_seconds=float(wait) if wait.replace(".", "", 1).isdigit() else None,
-            ) from error
+            raise refusal(error.status_code, error.message, error.response.headers) from error
         except openai.APIError as error:
             raise EndpointError(f"{type(error).__name__}: {error}", passes=True) from error
         usage = answer.usage

@@ -13,7 +13,7 @@ from agentverl import blocking
 from agentverl.errors import BoundaryError, SettingsError
 from agentverl.rewards.base import RewardInput, RewardResult
 from agentverl.rewards.components.base import ComponentContext, RewardComponent
-from agentverl.rewards.endpoint import Endpoint, EndpointError, EndpointSettings
+from agentverl.rewards.endpoint import Endpoint, EndpointError, EndpointSettings, refusal
 
 
 class RewardModelSettings(EndpointSettings):
@@ -116,8 +116,7 @@ class RewardModel(RewardComponent[RewardModelSettings]):
         except aiohttp.ClientError as error:
             raise EndpointError(f"{type(error).__name__}: {error}", passes=True) from error
         if response.status != 200:
-            passes = response.status == 429 or response.status >= 500
-            raise EndpointError(f"status {response.status}: {answer[:200]}", passes=passes)
+            raise refusal(response.status, answer, response.headers)
         try:
             values: list[float] = json.loads(answer)["data"][0]["probs"]
         except (ValueError, LookupError, TypeError) as error:
