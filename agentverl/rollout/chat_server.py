@@ -12,6 +12,7 @@ from agentverl.errors import BadInputError, InfrastructureError
 from agentverl.rollout.replica import RolloutReplica
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "stop")
+_KNOWN = {*_SAMPLING, "model", "messages", "n", "max_tokens", "max_completion_tokens", "user"}
 
 
 class ChatServer:
@@ -92,8 +93,9 @@ def _read(body: Any) -> tuple[Sequence[dict[str, Any]], dict[str, Any]]:
     """
     if not isinstance(body, Mapping) or not isinstance(body.get("messages"), list) or not body["messages"]:
         raise ValueError("messages: expected a list of messages")
-    if body.get("stream") or body.get("tools") or body.get("n", 1) != 1:
-        raise ValueError("stream, tools and n above 1 are not served here")
+    asked = [name for name, value in body.items() if value and name not in _KNOWN]
+    if asked or body.get("n", 1) != 1:
+        raise ValueError(f"{', '.join(asked) or 'n above 1'} is not served here; known are {', '.join(sorted(_KNOWN))}")
     sampling = {name: body[name] for name in _SAMPLING if body.get(name) is not None}
     if isinstance(sampling.get("stop"), str):
         sampling["stop"] = [sampling["stop"]]

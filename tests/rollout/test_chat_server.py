@@ -36,7 +36,7 @@ async def test_it_answers_with_text_and_counts(
     client: openai.AsyncOpenAI, replica: FakeReplica, template: ChatTemplate
 ) -> None:
     answer = await client.chat.completions.create(
-        model="judge", messages=ASKED, temperature=0.5, max_tokens=20, stop="x", seed=3
+        model="judge", messages=ASKED, temperature=0.5, max_tokens=20, stop="x", seed=3, logprobs=False
     )
     assert answer.choices[0].message.content == "Fine."
     assert answer.choices[0].finish_reason == "stop"
@@ -52,9 +52,11 @@ async def test_it_answers_with_text_and_counts(
     ("more", "said"),
     [
         ({"messages": []}, "expected a list of messages"),
-        ({"stream": True}, "not served here"),
-        ({"n": 2}, "not served here"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "not served here"),
+        ({"stream": True}, "stream is not served here; known are .*, temperature"),
+        ({"n": 2}, "n above 1 is not served here"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools is not served here"),
+        ({"logprobs": True}, "logprobs is not served here"),
+        ({"response_format": {"type": "json_object"}}, "response_format is not served here"),
         ({"messages": [{"content": "no role"}]}, "role"),
     ],
 )
