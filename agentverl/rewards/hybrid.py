@@ -1,6 +1,7 @@
 """Several rewards as one: a weighted sum, in which some have to pass before the others count."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,12 +59,13 @@ class Hybrid:
         passed = all(result.score >= (part.gate or 0.0) for part, result in zip(gates, results, strict=True))
         if passed:
             results += await _ask(others, judged)
-        total = RewardResult(score=0.0)
+        total, factors = RewardResult(score=0.0), Counter[str]()
         for part, result in zip([*gates, *others], results, strict=False):
             _add(total, part, result)
         for part in self._parts:
             counts = passed or part.gate is not None
-            total.turn_weights |= part.component.turn_weights(judged, part.weight if counts else 0.0)
+            factors.update(part.component.turn_weights(judged, part.weight if counts else 0.0))
+        total.turn_weights = dict(factors)
         return total
 
     async def close(self) -> None:

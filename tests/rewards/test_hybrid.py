@@ -131,6 +131,16 @@ async def test_tool_and_turn_rewards_stay_at_their_turns_or_join_the_score(make_
     assert (named.components, named.turn_weights) == ({"turns": 6.0}, {"turn": 1.0, "environment": 1.0})
 
 
+async def test_weights_of_several_components_for_the_same_turn_reward_add_up(make_manager: MakeManager) -> None:
+    judged = answer_of(trajectory=[sequence_of({"search": 2.0, "turn": 1.0})])
+    tools = {"name": "tools", "kind": "tool", "weight": 0.5}
+    for chosen, score, search in (({}, 0.0, 1.5), ({"credit": "trajectory"}, 1.0, 1.0)):
+        parts = [{**tools, "settings": chosen}, {"name": "all", "kind": "turn"}]
+        for listed in (parts, parts[::-1]):
+            result = await make_manager(components=listed).score(judged)
+            assert (result.score, result.turn_weights) == (score, {"search": search, "turn": 1.0})
+
+
 async def test_a_failed_gate_takes_turn_rewards_away_too(file: str, make_manager: MakeManager) -> None:
     parts = [rule("form", f"{file}:fixed", gate=1.0, value=0.0), {"name": "tools", "kind": "tool"}]
     judged = answer_of(trajectory=[sequence_of({"search": 1.0})])
