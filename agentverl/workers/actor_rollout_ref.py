@@ -6,14 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentverl import blocking, device_memory, plugins
+from agentverl import blocking, device_memory
 from agentverl.checkpoint_engine.base import CheckpointEngine
 from agentverl.checkpoint_engine.seats import Seat
 from agentverl.data.model_folder import resolve_model_path
 from agentverl.engines.base import BaseEngine
 from agentverl.errors import BadInputError
 from agentverl.protocol.data_proto import DataProto
-from agentverl.rollout.replica import RolloutReplica
 from agentverl.rollout.replica_spec import ReplicaSpec
 from agentverl.settings import precision
 from agentverl.settings.actor import MicroBatchLimit
@@ -34,6 +33,7 @@ from agentverl.workers.entropy_classes import with_entropy_by_class
 from agentverl.workers.losses import loss_weight, ppo_loss
 from agentverl.workers.offloading import Residence
 from agentverl.workers.replicas import make_replica, replica_spec
+from agentverl.workers.serving_worker import ServingWorker
 from agentverl.workers.silent_rows import without_silent_rows
 from agentverl.workers.training_step import TRAINING_STEP
 from agentverl.workers.training_worker import TrainingWorker
@@ -63,7 +63,7 @@ class PolicyRun:
     """The tokenizer, where it is loaded already."""
 
 
-class ActorRolloutRefWorker(TrainingWorker):
+class ActorRolloutRefWorker(TrainingWorker, ServingWorker):
     """Holds the training engine, the reference and the rollout server of one policy.
 
     Call `init_model` first, then `start_replica` on the event loop that the server shall live on, and `update_weights`
@@ -84,7 +84,6 @@ class ActorRolloutRefWorker(TrainingWorker):
         self._actor: BaseEngine | None = None
         self._reference: BaseEngine | None = None
         self._reference_residence: Residence | None = None
-        self._replica: RolloutReplica | None = None
         self._checkpoint_engine: CheckpointEngine | None = None
         self._seat: Seat | None = None
 
@@ -140,24 +139,6 @@ class ActorRolloutRefWorker(TrainingWorker):
         spec = await blocking.call(server_spec, self.config, self.run, self._folder)
         self._replica = await blocking.call(make_replica, self.config.rollout.name, spec)
         await self._replica.init_hybrid(self)
-
-    def _make_checkpoint_engine(self) -> CheckpointEngine:
-        made: CheckpointEngine = plugins.find("checkpoint_engines", self.config.rollout.checkpoint_engine.backend)()
-        return made
-
-    @register(dispatch_mode=Dispatch.RANK_ZERO)
-    def replica(self) -> RolloutReplica:
-        """The rollout server, after `start_replica`."""
-        if self._replica is None:
-            raise BadInputError("there is no rollout server: await start_replica() first")
-        return self._replica
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    async def stop_replica(self) -> None:
-        """Stop serving; may be called twice."""
-        replica, self._replica = self._replica, None
-        if replica is not None:
-            await replica.shutdown()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     async def rest_replica(self) -> None:

@@ -1,20 +1,18 @@
 """RolloutServerWorker: a rollout server in a process of its own."""
 
-from agentverl import blocking, plugins
+from agentverl import blocking
 from agentverl.checkpoint_engine.base import CheckpointEngine
 from agentverl.checkpoint_engine.seats import ALONE, Seat
 from agentverl.data.model_folder import resolve_model_path
-from agentverl.errors import BadInputError
-from agentverl.rollout.replica import RolloutReplica
 from agentverl.settings.root import ActorRolloutRefSettings
 from agentverl.single_controller.dispatch import Dispatch, register
-from agentverl.single_controller.worker import Worker
 from agentverl.workers.actor_rollout_ref import PolicyRun, server_spec
 from agentverl.workers.replicas import make_replica
+from agentverl.workers.serving_worker import ServingWorker
 from agentverl.workers.weight_update import receive_weights
 
 
-class RolloutServerWorker(Worker):
+class RolloutServerWorker(ServingWorker):
     """Holds one server on devices of its own. Await `start_replica`, then `receive_weights` before the first request.
 
     Args:
@@ -25,7 +23,6 @@ class RolloutServerWorker(Worker):
     def __init__(self, config: ActorRolloutRefSettings, run: PolicyRun) -> None:
         self.config = config
         self.run = run
-        self._replica: RolloutReplica | None = None
         self._seat = ALONE
         self._checkpoint_engine: CheckpointEngine | None = None
 
@@ -41,13 +38,6 @@ class RolloutServerWorker(Worker):
         self._replica = await blocking.call(make_replica, self.config.rollout.name, spec)
         await self._replica.init_standalone()
 
-    @register(dispatch_mode=Dispatch.RANK_ZERO)
-    def replica(self) -> RolloutReplica:
-        """The rollout server, after `start_replica`."""
-        if self._replica is None:
-            raise BadInputError("there is no rollout server: await start_replica() first")
-        return self._replica
-
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     async def receive_weights(self, seat: Seat, version: int) -> None:
         """Take in a complete set of weights; a new seat means a new connection to the sender.
@@ -56,15 +46,5 @@ class RolloutServerWorker(Worker):
             WeightTransferError: the set broke off; the server keeps serving the old one.
         """
         if self._checkpoint_engine is None or seat != self._seat:
-            self._checkpoint_engine = plugins.find(
-                "checkpoint_engines", self.config.rollout.checkpoint_engine.backend
-            )()
-            self._seat = seat
+            self._checkpoint_engine, self._seat = self._make_checkpoint_engine(), seat
         await receive_weights(self._checkpoint_engine, self.replica(), seat, version)
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    async def stop_replica(self) -> None:
-        """Stop serving; may be called twice."""
-        replica, self._replica = self._replica, None
-        if replica is not None:
-            await replica.shutdown()
