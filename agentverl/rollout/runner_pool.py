@@ -73,6 +73,7 @@ class RunnerPool:
         if self._gate is None:
             self._gate = gate
             gate.listeners.append(self._tell_gate)
+            self._tell_gate(gate.is_open)
         while True:
             seat, number = self._least_busy(), next(self._numbers)
             play = asyncio.ensure_future(seat.player.play(number, episode, lease.replica))

@@ -178,6 +178,16 @@ async def test_a_closed_gate_holds_requests_of_all_runners_back(world: World) ->
     assert [result.failed for result in await asyncio.gather(*plays)] == [False, False]
 
 
+async def test_a_gate_that_was_closed_before_the_first_episode_holds_it_back(world: World) -> None:
+    world.gate.close()
+    play = asyncio.ensure_future(world.play(0))
+    await asyncio.sleep(0.05)
+    assert world.pool.playing == [1, 0]
+    assert sum(sum(replica.requests.values()) for replica in world.replicas) == 0
+    world.gate.open()
+    assert not (await play).failed
+
+
 async def test_a_worker_makes_its_runner_when_it_starts(template: ChatTemplate) -> None:
     world = World(template)
     workers = start_workers("local", WorkerClass(RunnerWorker, (lambda: world.players[0]._runner,)))
