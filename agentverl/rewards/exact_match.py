@@ -53,8 +53,11 @@ def true_answers(ground_truth: Any, data_source: str = "") -> list[str]:
 
 
 def normalised(text: str) -> str:
-    """Lower case, without punctuation, articles and extra spaces: SQuAD's form (Rajpurkar et al. 2016)."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    """Lower case, without punctuation, articles and extra spaces: SQuAD's form (Rajpurkar et al. 2016).
+
+    What holds nothing else stays in lower case, so that it equals itself and not all that is of this kind.
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()) or text.strip().lower()
 
 
 def _same(answer: str, truth: str, strict: bool) -> bool:
@@ -63,5 +66,4 @@ def _same(answer: str, truth: str, strict: bool) -> bool:
     number = as_number(truth)
     if number is not None:
         return as_number(answer.rstrip(".")) == number
-    # What is all punctuation is compared as it is written.
-    return normalised(answer) == normalised(truth) if normalised(truth) else answer.strip() == truth
+    return normalised(answer) == normalised(truth)

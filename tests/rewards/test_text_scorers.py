@@ -34,6 +34,8 @@ from tests.rewards.conftest import sequence_of
         ("Paris", {"target": ["Rome", "paris"]}, 1.0),
         ("?!", "...", 0.0),
         ("...", "...", 1.0),
+        ("a", "The", 0.0),
+        ("the", "The", 1.0),
         ("", "x", 0.0),
     ],
 )
@@ -55,6 +57,7 @@ def test_fuzzy_match() -> None:
     near = fuzzy_match.compute_score("d", "Johan Sebastian Bach", "Johann Sebastian Bach")
     assert 0.9 < near["score"] < 1.0
     assert fuzzy_match.compute_score("d", "Mozart", "Johann Sebastian Bach", threshold=0.8)["score"] == 0.0
+    assert fuzzy_match.compute_score("d", "?!", "...")["score"] == 0.0
     everything = "Bach Mozart Haydn Beethoven Schubert Brahms Mahler"
     assert fuzzy_match.compute_score("d", everything, "Haydn")["score"] < 0.3
 
@@ -183,6 +186,13 @@ def test_search_r1(text: str, score: float) -> None:
     assert search_r1.compute_score("searchR1_nq", text, truth, format_score=0.2)["score"] == score
     if score == 0.2 and "band" in text:
         assert search_r1.compute_score("searchR1_nq", text, truth, contains=True)["score"] == 1.0
+
+
+@pytest.mark.parametrize(("text", "score"), [("", 0.0), ("an", 0.0), ("?", 0.0), ("The", 1.0)])
+@pytest.mark.parametrize("contains", [False, True])
+def test_nothing_is_no_answer_where_the_truth_is_an_article(text: str, score: float, contains: bool) -> None:
+    answer = f"<answer>{text}</answer>"
+    assert search_r1.compute_score("searchR1_nq", answer, {"target": ["the"]}, contains=contains)["score"] == score
 
 
 def test_every_data_source_of_verl_has_a_scorer() -> None:
