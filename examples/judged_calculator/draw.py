@@ -18,10 +18,8 @@ def draw(run: Path, picture: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 4))
     for number, name in enumerate(COMPONENTS):
         colour = f"C{number}"
-        trained = {step: row[key] for step, row in steps.items() if (key := f"reward/{name}/mean") in row}
-        held_out = {
-            step: row[key] for step, row in steps.items() if (key := f"val-aux/arithmetic/{name}/mean@1") in row
-        }
+        trained = _points(steps, f"reward/{name}/mean")
+        held_out = _points(steps, f"val-aux/arithmetic/{name}/mean@1")
         axes.plot(list(trained), list(trained.values()), color=colour, label=name)
         axes.plot(list(held_out), list(held_out.values()), "o", color=colour)
     axes.set(xlabel="step", ylabel="mean of the component", ylim=(-0.03, 1.03))
