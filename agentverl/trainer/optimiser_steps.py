@@ -8,7 +8,7 @@ from agentverl.protocol.data_proto import DataProto
 from agentverl.settings.root import Settings
 from agentverl.settings.seeds import derive_seed
 from agentverl.trainer.mini_batches import mini_batches
-from agentverl.workers.losses import loss_weight
+from agentverl.workers.losses import aggregation_of, loss_weight
 
 Update = Callable[[DataProto], Mapping[str, float]]
 """One optimiser step on a mini-batch; returns its metrics."""
@@ -77,9 +77,9 @@ def _scale(settings: Settings) -> float:
 
 
 def _reduced(name: str, values: list[float]) -> float:
-    """verl's rule: a name that holds `max` or `min` keeps the extreme, any other the mean."""
-    if "max" in name:
-        return max(values)
-    if "min" in name:
-        return min(values)
+    match aggregation_of(name):
+        case "max":
+            return max(values)
+        case "min":
+            return min(values)
     return sum(values) / len(values)

@@ -41,7 +41,7 @@ def ppo_loss(
     mask, weight = columns.ragged("response_mask").to_padded(), columns.ragged("loss_weight").to_padded()
     loss, shares = _policy_loss(config, correction, output.log_probs, micro_batch)
     tokens = float(mask.sum())
-    metrics: Metrics = {name: Metric(value, _aggregation(name), tokens) for name, value in shares.items()}
+    metrics: Metrics = {name: Metric(value, aggregation_of(name), tokens) for name, value in shares.items()}
     metrics |= _distance_from_server(output, micro_batch, tokens)
     metrics["actor/pg_loss"] = _sum(loss)
     if output.entropy is not None:
@@ -98,7 +98,7 @@ def _chance(function: Callable[..., Any], micro_batch: DataProto) -> dict[str, t
     return {"generator": torch.Generator().manual_seed(seed)}
 
 
-def _aggregation(name: str) -> Aggregation:
+def aggregation_of(name: str) -> Aggregation:
     """verl's rule: a name that holds `max` or `min` keeps the extreme, any other the mean."""
     if "max" in name:
         return "max"
