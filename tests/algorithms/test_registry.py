@@ -1,6 +1,7 @@
 """Estimators and losses are found by name, and names belong to one function."""
 
 from enum import Enum
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import agentverl.algorithms
 from agentverl.algorithms.estimation import estimate_advantages
 from agentverl.algorithms.registry import (
     Registry,
+    advantage_estimators,
     get_adv_estimator_fn,
     get_policy_loss_fn,
     policy_losses,
     register_adv_est,
 )
 from agentverl.errors import BadInputError
-from agentverl.settings.known_names import POLICY_LOSSES
+from agentverl.settings.known_names import ESTIMATORS, POLICY_LOSSES, WITH_VALUES, WITHOUT_GROUP
 
 
 def test_all_public_names_exist() -> None:
@@ -32,6 +34,13 @@ def test_built_in_names_are_found() -> None:
     assert get_policy_loss_fn("vanilla") is agentverl.algorithms.compute_policy_loss_vanilla
     assert get_adv_estimator_fn(Enum("Estimator", {"GRPO": "grpo"}).GRPO) is get_adv_estimator_fn("grpo")  # type: ignore[attr-defined]
     assert policy_losses.names() == sorted(POLICY_LOSSES)
+    assert advantage_estimators.names() == sorted(ESTIMATORS)
+
+
+def test_settings_know_what_estimators_ask_for() -> None:
+    asked = {name: signature(get_adv_estimator_fn(name)).parameters for name in ESTIMATORS}
+    assert {name for name, parameters in asked.items() if "values" in parameters} == WITH_VALUES
+    assert {name for name, parameters in asked.items() if "index" not in parameters} == WITHOUT_GROUP
 
 
 def test_a_name_belongs_to_one_function() -> None:
