@@ -155,4 +155,4 @@ def inventory() -> str:
 
 def _asked(what: str, nodes: list[tuple[int, Need]]) -> str:
     amounts = [f"{places} x ({', '.join(f'{a:g} {n}' for n, a in need.items())})" for places, need in nodes]
-    return f"{what} asks for {len(nodes)} node(s) of {amounts[0]}"
+    return f"{what} asks for {len(nodes)} node(s) of {', '.join(dict.fromkeys(amounts))}"

@@ -137,9 +137,12 @@ def split_resource_pool(pool: RayResourcePool, split_size: int | Sequence[int]) 
         ResourceError: the sizes do not add up to the places of the pool.
     """
     places = pool.world_size
-    sizes = [split_size] * (places // split_size) if isinstance(split_size, int) else list(split_size)
+    sizes = [split_size] * (places // max(split_size, 1)) if isinstance(split_size, int) else list(split_size)
     if sum(sizes) != places or min(sizes, default=0) < 1:
-        raise ResourceError(f"{pool} has {places} places, which cannot be split into {sizes or split_size}")
+        raise ResourceError(
+            f"{pool} has {places} places, which cannot be split into {split_size}; expected sizes of at least 1 that "
+            f"add up to {places}, or one size that divides it"
+        )
     slots, shares = pool.slots(), []
     for number, size in enumerate(sizes):
         start = sum(sizes[:number])
