@@ -31,6 +31,7 @@ from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 from agentverl.protocol.ray_column_store import RayColumnStore
 from agentverl.single_controller.dispatch import Dispatch, register
+from agentverl.single_controller.ray_call import RayCall
 from agentverl.single_controller.ray_cluster import RayInit, connect, disconnect
 from agentverl.single_controller.ray_group import RayWorkerGroup
 from agentverl.single_controller.ray_pools import RayResourcePool
@@ -115,9 +116,9 @@ class CountingGroup(RayWorkerGroup):
 
     sent = 0
 
-    def _started(self, rank: int, method: str, arguments: Arguments, returns: bool) -> Any:
+    def start(self, rank: int, method: str, arguments: Arguments, *, returns: bool = True) -> RayCall:
         self.sent += sent_bytes(arguments)
-        return super()._started(rank, method, arguments, returns)
+        return super().start(rank, method, arguments, returns=returns)
 
 
 class Controller:

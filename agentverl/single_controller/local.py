@@ -72,5 +72,4 @@ class LocalWorkerGroup(WorkerGroup):
             raise raised from raised.__cause__
 
     def _reported(self, rank: int, method: str, error: Exception) -> Exception:
-        where = f"rank {rank} of {self.world_size}, {self.worker_cls.__qualname__}.{method}"
-        return raised_on(where, rank, error, own_traceback(error))
+        return raised_on(self._where(rank, method), rank, error, own_traceback(error))

@@ -93,7 +93,8 @@ class RayWorkerGroup(WorkerGroup):
         except ValueError as error:
             raise ResourceError(f"no detached worker group: {error}") from error
         roles = _roles(ray_cls_with_init)
-        group._join(RayHosts(actors, replace(options or HostOptions(), detached=True)), roles)
+        hosts = RayHosts(actors, worker_names, replace(options or HostOptions(), detached=True))
+        group._join(hosts, roles)
         return group
 
     @property
@@ -116,23 +117,17 @@ class RayWorkerGroup(WorkerGroup):
             groups[role] = group
         return groups
 
-    def start(self, rank: int, method: str, arguments: Arguments, *, returns: bool = True) -> Started:
-        return self._started(rank, method, arguments, returns)
-
-    def _started(self, rank: int, method: str, arguments: Arguments, returns: bool) -> RayCall:
+    def start(self, rank: int, method: str, arguments: Arguments, *, returns: bool = True) -> RayCall:
         if not self._hosts.actors:
             raise WorkerClassError(f"{self._where(rank, method)}: the group is closed")
         sent = self._hosts.actors[rank].call.remote(self._role, method, arguments, returns)
         return RayCall(sent, self._where(rank, method), rank, self._hosts.log(rank))
 
-    def _where(self, rank: int, method: str) -> str:
-        return f"rank {rank} of {self.world_size}, {self.worker_cls.__qualname__}.{method}"
-
     def gather(self, started: Sequence[Started]) -> list[Any]:
         return self._hosts.gather([call for call in started if isinstance(call, RayCall)])
 
     async def run_async(self, rank: int, method: str, arguments: Arguments, *, returns: bool = True) -> Any:
-        call = self._started(rank, method, arguments, returns)
+        call = self.start(rank, method, arguments, returns=returns)
         return await awaited(call, Watch(self._hosts.actors, [call], self._hosts.options))
 
     def resident(self, rank: int, name: str) -> Any:

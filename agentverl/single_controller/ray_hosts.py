@@ -26,10 +26,15 @@ _CLOSE_SECONDS = 20.0
 
 
 class RayHosts:
-    """One actor a rank."""
+    """One actor a rank.
 
-    def __init__(self, actors: Sequence[Any], options: HostOptions) -> None:
+    Args:
+        names: by which other programs find the actors of a detached group.
+    """
+
+    def __init__(self, actors: Sequence[Any], names: Sequence[str], options: HostOptions) -> None:
         self.actors = list(actors)
+        self.names = list(names)
         self.options = options
 
     @classmethod
@@ -48,9 +53,10 @@ class RayHosts:
         title = "+".join(worker_class.cls.__name__ for worker_class in roles.values())
         # The class's name is what the dashboard shows.
         actor_class = ray.remote(type(title, (WorkerHost,), {}))
+        names = [f"{options.name}-rank{rank}of{len(slots)}{unique}" for rank in range(len(slots))]
         actors = [
             actor_class.options(
-                name=f"{options.name}-rank{rank}of{len(slots)}{unique}",
+                name=names[rank],
                 num_gpus=share if pool.has_gpus else 0,
                 max_concurrency=_MOST_CALLS_AT_ONCE,
                 lifetime="detached" if options.detached else None,
@@ -58,7 +64,7 @@ class RayHosts:
             ).remote(_settings(options, rank))
             for rank, slot in enumerate(slots)
         ]
-        hosts = cls(actors, options)
+        hosts = cls(actors, names, options)
         try:
             hosts._set_up(made, slots)
         except BaseException:
@@ -69,11 +75,6 @@ class RayHosts:
     @property
     def world_size(self) -> int:
         return len(self.actors)
-
-    @property
-    def names(self) -> list[str]:
-        """The names by which other programs find the processes of a detached group."""
-        return [f"{self.options.name}-rank{rank}of{self.world_size}" for rank in range(self.world_size)]
 
     def _set_up(self, made: bytes, slots: Sequence[Slot | UnreservedSlot]) -> None:
         size = self.world_size
@@ -95,7 +96,7 @@ class RayHosts:
             calls.append(RayCall(actor.set_up.remote(made, place, strings), self.where(rank, "__init__"), rank, None))
         # A process that starts says nothing for as long as it imports.
         starting = replace(self.options, silent_seconds=self.options.start_seconds)
-        RayHosts(self.actors, starting).gather(calls)
+        self.gather(calls, starting)
 
     def _first_address(self) -> tuple[str, int]:
         asked = self.actors[0].address.remote(self.options.ports)
@@ -124,9 +125,9 @@ class RayHosts:
         """Where the process of a rank prints to."""
         return _settings(self.options, rank).log
 
-    def gather(self, calls: Sequence[RayCall]) -> list[Any]:
+    def gather(self, calls: Sequence[RayCall], options: HostOptions | None = None) -> list[Any]:
         """Wait for all calls; as soon as one fails, raise the first failure of all."""
-        watch = Watch(self.actors, calls, self.options)
+        watch = Watch(self.actors, calls, options or self.options)
         while watch.waiting:
             watch.wait()
         return watch.results

@@ -63,6 +63,10 @@ class WorkerGroup(ABC):
     def close(self) -> None:
         """Close all workers; may be called twice."""
 
+    def _where(self, rank: int, method: str) -> str:
+        """A rank and its method, for messages."""
+        return f"rank {rank} of {self.world_size}, {self.worker_cls.__qualname__}.{method}"
+
     def __getattr__(self, name: str) -> Any:
         methods = self.__dict__.get("_methods", {})
         if name not in methods:

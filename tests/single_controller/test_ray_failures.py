@@ -5,7 +5,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,13 +24,6 @@ from agentverl.single_controller.worker_errors import (
 from tests.single_controller.reporter import Reporter
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cluster")]
-
-
-@pytest.fixture(scope="module")
-def pool(cluster: None) -> Iterator[RayResourcePool]:
-    pool = RayResourcePool([2], name_prefix="pair")
-    yield pool
-    pool.release()
 
 
 def started(
@@ -106,6 +98,8 @@ def test_more_places_than_there_are_say_what_is_missing(cluster: None) -> None:
         RayWorkerGroup(RayResourcePool([9], name_prefix="many"), WorkerClass(Reporter))
     with pytest.raises(ResourceError, match=r"the cluster has 4 of 6 CPUs: machines: .* free now: .*Lower trainer"):
         RayWorkerGroup(RayResourcePool([3, 3], name_prefix="many"), WorkerClass(Reporter))
+    with pytest.raises(ResourceError, match=r"asks for 2 node\(s\) of 1 x \(1 CPU\), 9 x \(1 CPU\); no machine has 9"):
+        RayWorkerGroup(RayResourcePool([1, 9], name_prefix="many"), WorkerClass(Reporter))
     with pytest.raises(ResourceError, match="no machine has 1 GPUs"):
         RayWorkerGroup(RayResourcePool([1], use_gpu=True), WorkerClass(Reporter))
 

@@ -26,13 +26,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cluster")]
 
 
 @pytest.fixture(scope="module")
-def pool(cluster: None) -> Iterator[RayResourcePool]:
-    pool = RayResourcePool([2], name_prefix="pair")
-    yield pool
-    pool.release()
-
-
-@pytest.fixture(scope="module")
 def workers(pool: RayResourcePool) -> Iterator[RayWorkerGroup]:
     group = RayWorkerGroup(resource_pool=pool, ray_cls_with_init=RayClassWithInitArgs(ray.remote(Reporter), offset=10))
     yield group
@@ -140,8 +133,9 @@ def test_pools_are_split_and_merged(cluster: None) -> None:
     again = RayWorkerGroup(merge_resource_pool(first, second), WorkerClass(Reporter), name_prefix="again")
     assert again.ranks() == 1
     again.close()
-    with pytest.raises(ResourceError, match=r"cannot be split into \[3\]"):
-        split_resource_pool(whole, [3])
+    for sizes in ([3], [2, 0], 0, 3, -1):
+        with pytest.raises(ResourceError, match=r"cannot be split into .*; expected sizes of at least 1 that add up"):
+            split_resource_pool(whole, sizes)
     whole.release()
 
 
@@ -150,6 +144,7 @@ def test_a_detached_group_is_found_by_its_names(cluster: None) -> None:
     left = RayWorkerGroup(pool, WorkerClass(Reporter, (5,)), name_prefix="left", detached=True)
     found = RayWorkerGroup.from_detached(left.worker_names, WorkerClass(Reporter))
     assert found.first("v") == (5, "v")
+    assert found.worker_names == left.worker_names
     found.close()
     with pytest.raises(ResourceError, match="no detached worker group"):
         RayWorkerGroup.from_detached(["nobody"], WorkerClass(Reporter))
