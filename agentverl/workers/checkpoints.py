@@ -7,6 +7,7 @@ from pathlib import Path
 from agentverl.data.model_folder import resolve_model_path
 from agentverl.data.tokenizers import load_tokenizer
 from agentverl.engines.base import BaseEngine, Content
+from agentverl.settings.critic import CriticCheckpointSettings
 from agentverl.settings.engine import CheckpointSettings
 from agentverl.settings.model import ModelSettings
 
@@ -32,9 +33,9 @@ def save(engine: BaseEngine, path: Path, settings: CheckpointSettings, model: Mo
     engine.save_checkpoint(path, others, asynchronous=settings.async_save)
 
 
-def load(engine: BaseEngine, path: Path, settings: CheckpointSettings) -> None:
+def load(engine: BaseEngine, path: Path, settings: CheckpointSettings | CriticCheckpointSettings) -> None:
     """Read what `load_contents` names."""
-    contents = settings.save_contents if settings.load_contents is None else settings.load_contents
+    contents: Sequence[Content] = settings.save_contents if settings.load_contents is None else settings.load_contents
     engine.load_checkpoint(path, [content for content in contents if content != "hf_model"])
 
 

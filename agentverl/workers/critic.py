@@ -11,6 +11,7 @@ from agentverl.protocol.data_proto import DataProto
 from agentverl.settings.critic import CriticSettings
 from agentverl.settings.model import ModelSettings
 from agentverl.single_controller.dispatch import Dispatch, register
+from agentverl.workers import checkpoints
 from agentverl.workers.engine_settings import (
     engine_settings,
     make_engine,
@@ -109,6 +110,4 @@ class CriticWorker(TrainingWorker):
         Raises:
             RunFolderError: a file is missing, damaged, or belongs to another model.
         """
-        settings = self.config.checkpoint
-        contents = settings.save_contents if settings.load_contents is None else settings.load_contents
-        self.engine.load_checkpoint(path, contents)
+        checkpoints.load(self.engine, path, self.config.checkpoint)

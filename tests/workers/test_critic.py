@@ -63,6 +63,21 @@ def test_a_critic_learns_returns_and_goes_on_from_what_it_saved(tmp_path: Path) 
     torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
+def test_resuming_reads_what_the_settings_name(tmp_path: Path) -> None:
+    critic, data = critic_of(cliprange_value=10.0), batch()
+    data.batch["values"] = critic.compute_values(data).batch["values"]
+    critic.update_critic(data)
+    critic.save_checkpoint(tmp_path)
+    weights_only = critic_of(cliprange_value=10.0, checkpoint={"load_contents": ["model"]})
+    weights_only.load_checkpoint(tmp_path)
+    first, second = (one.compute_values(data).batch.ragged("values").values for one in (critic, weights_only))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    for one in (critic, weights_only):
+        one.update_critic(data)
+    with_moments, without = (one.compute_values(data).batch.ragged("values").values for one in (critic, weights_only))
+    assert not torch.equal(with_moments, without)
+
+
 def test_what_is_null_is_the_actors() -> None:
     actor = ActorSettings(ppo_mini_batch_size=7, ppo_epochs=3, loss_agg_mode="seq-mean-token-mean")
     completed = CriticSettings(ppo_epochs=2).completed(actor)
