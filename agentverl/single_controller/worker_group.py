@@ -110,7 +110,7 @@ class WorkerGroup(ABC):
         """Where each rank stands in a mesh that the workers joined.
 
         Raises:
-            WorkerClassError: a rank did not join it.
+            WorkerClassError: a rank did not join it, or not one rank of each share collects.
         """
         if name not in self._meshes:
             places = self.execute_all("mesh_rank", name)
@@ -119,6 +119,13 @@ class WorkerGroup(ABC):
                 raise WorkerClassError(
                     f"rank {absent[0]} of {self.worker_cls.__qualname__} is not in the mesh {name!r}: call "
                     f"self.join_mesh({name!r}, dp_rank, collects=...) on every worker first"
+                )
+            shares = max(place.dp_rank for place in places) + 1
+            collected = [places[rank].dp_rank for rank in _collecting(places)]
+            if collected != list(range(shares)):
+                raise WorkerClassError(
+                    f"mesh {name!r} of {self.worker_cls.__qualname__}: ranks collect the shares {collected}; expected "
+                    f"each from 0 to {shares - 1} once: self.join_mesh(..., collects=True) on one rank of each share"
                 )
             self._meshes[name] = places
         return self._meshes[name]

@@ -132,6 +132,11 @@ class Reporter(Worker):
         self.join_mesh(name, self.rank // size, collects=self.rank % size == size - 1)
 
     @register(Dispatch.ONE_TO_ALL)
+    def join_collecting(self, name: str, ranks: list[int]) -> None:
+        """Two consecutive ranks work on one share."""
+        self.join_mesh(name, self.rank // 2, collects=self.rank in ranks)
+
+    @register(Dispatch.ONE_TO_ALL)
     def join_backwards(self, name: str) -> None:
         """A share for each rank, the last one for the first."""
         self.join_mesh(name, self.world_size - 1 - self.rank, collects=True)

@@ -1,6 +1,7 @@
 """A group of workers in one process is called like one object, and reports which worker failed and where."""
 
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -59,6 +60,16 @@ def test_ranks_of_one_share_of_a_mesh_get_the_same_rows_and_one_of_them_answers(
 def test_a_mesh_that_nobody_joined_is_refused() -> None:
     with pytest.raises(WorkerClassError, match=r"rank 0 of Reporter is not in the mesh 'pairs': call self\.join_mesh"):
         group(2).in_pairs(DataProto({"a": torch.arange(2)}))
+
+
+@pytest.mark.parametrize(("ranks", "shares"), [([0], "[0]"), ([1, 2, 3], "[0, 1, 1]"), ([], "[]")])
+def test_a_mesh_in_which_not_one_rank_of_each_share_collects_is_refused(ranks: list[int], shares: str) -> None:
+    workers = group(4)
+    workers.join_collecting("pairs", ranks)
+    with pytest.raises(
+        WorkerClassError, match=re.escape(f"collect the shares {shares}; expected each from 0 to 1 once")
+    ):
+        workers.in_pairs(DataProto({"a": torch.arange(2)}))
 
 
 @given(st.integers(0, 7), st.integers(1, 4), st.integers(1, 4))
