@@ -1,7 +1,8 @@
 """Columns that a batch only refers to: they travel from who made them to who needs them, past the controller."""
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,21 +136,25 @@ def resolve(data: DataProto) -> DataProto:
 
 def drop(data: DataProto) -> None:
     """Forget the columns that a batch refers to, in all their rows."""
-    by_store: dict[int, tuple[ColumnStore, list[Hashable]]] = {}
-    for name in referred(data):
-        for block in dict.fromkeys(reference.block for reference in data.non_tensor_batch[name]):
-            by_store.setdefault(id(block.store), (block.store, []))[1].append(block.key)
-    for store, keys in by_store.values():
-        store.drop(keys)
+    for store, blocks in _by_store(one.block for name in referred(data) for one in data.non_tensor_batch[name]).items():
+        store.drop([block.key for block in blocks])
+
+
+def _by_store(blocks: Iterable[Block]) -> dict[ColumnStore, list[Block]]:
+    """Each block once."""
+    by_store: dict[ColumnStore, list[Block]] = {}
+    for block in dict.fromkeys(blocks):
+        by_store.setdefault(block.store, []).append(block)
+    return by_store
 
 
 def _fetched(name: str, references: np.ndarray) -> Stored:
     """The rows that are referred to, each block fetched once, in the order of the references."""
-    blocks = list(dict.fromkeys(reference.block for reference in references))
-    store, number = blocks[0].store, {block: position for position, block in enumerate(blocks)}
-    columns = store.get([block.key for block in blocks])
-    starts = np.cumsum([0, *(len(column) for column in columns)])
-    rows = torch.tensor([int(starts[number[one.block]]) + one.row for one in references], dtype=torch.int64)
+    by_store = _by_store(one.block for one in references)
+    columns = [column for store, blocks in by_store.items() for column in store.get([block.key for block in blocks])]
+    starts = itertools.accumulate((len(column) for column in columns), initial=0)
+    start_of = dict(zip(itertools.chain.from_iterable(by_store.values()), starts, strict=False))
+    rows = torch.tensor([start_of[one.block] + one.row for one in references], dtype=torch.int64)
     if all(isinstance(column, np.ndarray) for column in columns):
         return take_objects(np.concatenate([column for column in columns if isinstance(column, np.ndarray)]), rows)
     whole = concat_columns(name, [column for column in columns if isinstance(column, torch.Tensor | Ragged)])

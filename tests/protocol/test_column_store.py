@@ -83,6 +83,12 @@ def test_a_batch_of_references_alone_takes_further_columns() -> None:
     assert len(resolve(alone)) == 2
 
 
+def test_rows_of_several_stores_are_put_together() -> None:
+    first, second = batch(2), batch(3, first=10)
+    parts = [refer(part, MOVED, MemoryColumnStore()) for part in (first, second)]
+    assert_equal(resolve(DataProto.concat(parts)), DataProto.concat([first, second]))
+
+
 def test_what_was_dropped_is_gone() -> None:
     store = MemoryColumnStore()
     referring = refer(batch(2), MOVED, store)
