@@ -93,7 +93,8 @@ class HFReplica(RolloutReplica):
     def _check_memory(self, given: int) -> None:
         needed = kv_bytes_for(self.max_model_len, self._engine.bytes_per_token)
         if needed > given:
-            raised = "rollout.gpu_memory_utilization" if self._model.device.type == "cuda" else "kv_memory_bytes"
+            by_share = self._model.device.type == "cuda" and self.settings.kv_memory_bytes is None
+            raised = "rollout.gpu_memory_utilization" if by_share else "kv_memory_bytes"
             raise BadInputError(
                 f"the KV cache of one sequence of max_model_len={self.max_model_len} takes {needed} bytes, more than "
                 f"the {given} that KV caches may use; lower max_model_len or raise {raised}"
