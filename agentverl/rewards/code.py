@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentverl import plugins
+from agentverl.deadlines import Deadline
 from agentverl.rewards.code_blocks import last_block
 from agentverl.rewards.code_tests import CodeTest, read_tests
 from agentverl.sandboxes.base import ExecResult, Sandbox
@@ -26,6 +27,7 @@ async def compute_score(
     partial: bool = False,
     max_tests: int = 20,
     seconds_a_test: float = 10.0,
+    seconds_in_all: float = 45.0,
     memory_bytes: int = 512 << 20,
     sandbox: str = "bubblewrap",
     **_: Any,
@@ -33,7 +35,8 @@ async def compute_score(
     """1 where the last Python block of the answer passes all tests, else 0; with `partial` the share of tests passed.
 
     `ground_truth` holds the tests, as `read_tests` takes them. A test that ends in an error, or runs out of time or
-    memory, is failed. Ending well is not enough: the output is compared here.
+    memory, is failed, as are those for which nothing of `seconds_in_all` is left: a slow program must not get past
+    `reward.timeout_seconds`, which excludes instead of scoring. Ending well is not enough: the output is compared here.
 
     Raises:
         ValueError: there are no tests, or in a form that cannot be run so.
@@ -47,7 +50,7 @@ async def compute_score(
     async with _slot():
         box: Sandbox = plugins.find("sandboxes", sandbox)(memory_bytes=memory_bytes)
         try:
-            passed, problem = await _run(box, program, tests, seconds_a_test, partial)
+            passed, problem = await _run(box, program, tests, seconds_a_test, Deadline.after(seconds_in_all), partial)
         finally:
             await box.close()
     share = passed / len(tests)
@@ -56,14 +59,19 @@ async def compute_score(
     return {"score": score, "acc": right, "passed": passed, "tests": len(tests), "problem": problem}
 
 
-async def _run(box: Sandbox, program: str, tests: Sequence[CodeTest], seconds: float, goes_on: bool) -> tuple[int, str]:
+async def _run(
+    box: Sandbox, program: str, tests: Sequence[CodeTest], seconds_a_test: float, deadline: Deadline, goes_on: bool
+) -> tuple[int, str]:
     """How many tests pass, and what was wrong with the first that does not."""
     passed, problem = 0, ""
     for test in tests:
+        left = deadline.within(seconds_a_test).remaining_seconds or 0.0
+        if not left:
+            return passed, problem or "out of time"
         # Written anew for each test: a program may have changed its files.
         await box.write_file("solution.py", program.encode())
         await box.write_file("driver.py", test.driver.encode())
-        result = await box.exec(f"{box.python} -I driver.py", timeout_seconds=seconds, stdin=test.stdin)
+        result = await box.exec(f"{box.python} -I driver.py", timeout_seconds=left, stdin=test.stdin)
         if result.exit_code == 0 and test.passes(result.stdout):
             passed += 1
             continue

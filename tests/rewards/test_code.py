@@ -1,6 +1,7 @@
 """Programs are judged by what they compute, whatever they say of themselves."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,18 @@ async def test_a_wrong_program_says_what_was_wrong() -> None:
     assert (slow["score"], slow["problem"]) == (0.0, "out of time")
     hungry = await judge("def square(x): return bytearray(1 << 33)", memory_bytes=256 << 20)
     assert (hungry["score"], hungry["problem"]) == (0.0, "out of memory")
+
+
+@needs_sandbox
+async def test_all_tests_together_end_in_time_whatever_each_takes() -> None:
+    started = time.monotonic()
+    many = ["assert square(2) == 4"] * 20
+    slow = "import time\ndef square(x):\n  time.sleep(0.6)\n  return x * x"
+    result = await judge(slow, many, partial=True, seconds_a_test=5.0, seconds_in_all=2.0)
+    assert time.monotonic() - started < 10
+    assert (result["problem"], result["tests"]) == ("out of time", 20)
+    assert 0 <= result["passed"] <= 3
+    assert result["score"] == result["passed"] / 20
 
 
 async def test_an_answer_without_code_scores_nothing() -> None:
