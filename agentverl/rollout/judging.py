@@ -6,6 +6,7 @@ from functools import partial
 
 from agentverl.errors import BadInputError, BoundaryError
 from agentverl.rewards.base import RewardInput, RewardManager, RewardResult
+from agentverl.rewards.scorer import LARGEST_SCORE
 from agentverl.rollout.episode import EpisodeResult, Failure
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.scoring import attempted, failure_of, main_output
@@ -60,6 +61,9 @@ class Judging:
         return verdicts
 
     def _write(self, result: EpisodeResult, verdict: RewardResult | Exception | None) -> None:
+        if isinstance(verdict, RewardResult) and not abs(verdict.score) <= LARGEST_SCORE:
+            gave = f"{type(self._reward).__name__} gave the score {verdict.score:g}"
+            verdict = BoundaryError(f"{gave}; expected a finite number of at most {LARGEST_SCORE:g}", "reward")
         if isinstance(verdict, Exception):
             result.failure = failure_of(verdict, "reward")
         if isinstance(verdict, RewardResult):

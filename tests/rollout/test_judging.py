@@ -1,6 +1,7 @@
 """Judging goes on beside the rollout: it holds neither slot nor server, alone or with its group."""
 
 import asyncio
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -146,6 +147,24 @@ def test_a_manager_that_raises_fails_the_group_with_the_reason(template: ChatTem
         with judging(template, manager) as (rollouts, _):
             rollouts.submit(rows(1), 2)
             with pytest.raises(TrainingStoppedError, match=said):
+                rollouts.next_groups(1)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), -1e16])
+def test_a_score_that_cannot_be_learnt_from_is_a_failure(template: ChatTemplate, score: float) -> None:
+    class Alone(Slow):
+        async def score(self, judged: RewardInput, deadline: Any = None) -> RewardResult:
+            return RewardResult(score=score)
+
+    class Grouped(Together):
+        async def score_group(self, group: Sequence[RewardInput]) -> list[RewardResult | BoundaryError]:
+            return [RewardResult(score=score) for _ in group]
+
+    for manager in (Alone(), Grouped()):
+        with judging(template, manager) as (rollouts, _):
+            rollouts.submit(rows(1), 2)
+            said = f"{type(manager).__name__} gave the score {score:g}; expected a finite number of at most 1e+15"
+            with pytest.raises(TrainingStoppedError, match=re.escape(said)):
                 rollouts.next_groups(1)
 
 
