@@ -16,6 +16,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+CHARACTERS_A_TOKEN = 4
+"""About; `Endpoint.ask` takes an estimate of tokens."""
+
+
 class EndpointSettings(Section):
     """Where a service answers, and how much it may be asked."""
 

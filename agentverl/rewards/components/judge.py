@@ -14,10 +14,8 @@ from agentverl.errors import BoundaryError, SettingsError
 from agentverl.messages import text_of
 from agentverl.rewards.base import RewardInput, RewardResult
 from agentverl.rewards.components.base import ComponentContext, RewardComponent
-from agentverl.rewards.endpoint import Endpoint, EndpointError, EndpointSettings, refusal
+from agentverl.rewards.endpoint import CHARACTERS_A_TOKEN, Endpoint, EndpointError, EndpointSettings, refusal
 from agentverl.rewards.verdicts import DEFAULT_PROMPT, DEFAULT_VERDICT, JudgePrompt, VerdictScale
-
-_CHARACTERS_A_TOKEN = 4
 
 
 class JudgeSettings(EndpointSettings):
@@ -152,7 +150,7 @@ class Judge(RewardComponent[JudgeSettings]):
 
     async def _reply(self, messages: list[dict[str, str]], attempt: int) -> _Reply:
         length = sum(len(message["content"]) for message in messages)
-        estimated = length // _CHARACTERS_A_TOKEN + int(self.settings.sampling.get("max_tokens") or 0)
+        estimated = length // CHARACTERS_A_TOKEN + int(self.settings.sampling.get("max_tokens") or 0)
         reply = await self._endpoint.ask(lambda: self._request(messages, attempt), estimated)
         self._endpoint.limit.correct(estimated, reply.prompt_tokens + reply.completion_tokens)
         return reply

@@ -13,7 +13,7 @@ from agentverl import blocking
 from agentverl.errors import BoundaryError, SettingsError
 from agentverl.rewards.base import RewardInput, RewardResult
 from agentverl.rewards.components.base import ComponentContext, RewardComponent
-from agentverl.rewards.endpoint import Endpoint, EndpointError, EndpointSettings, refusal
+from agentverl.rewards.endpoint import CHARACTERS_A_TOKEN, Endpoint, EndpointError, EndpointSettings, refusal
 
 
 class RewardModelSettings(EndpointSettings):
@@ -101,7 +101,7 @@ class RewardModel(RewardComponent[RewardModelSettings]):
 
         tokenizer = await blocking.call(lambda: self._tokenizer)
         text = conversation_text(judged.messages, tokenizer)
-        return await self._endpoint.ask(lambda: self._request(text), len(text) // 4)
+        return await self._endpoint.ask(lambda: self._request(text), len(text) // CHARACTERS_A_TOKEN)
 
     async def _request(self, text: str) -> list[float]:
         if self._session is None:
