@@ -156,7 +156,7 @@ RULES: tuple[Rule[Settings], ...] = (
         ("critic.ppo_max_token_len_per_gpu", "critic.forward_max_token_len_per_gpu"),
         True,
     ),
-    # Last, so that its reason is the one given.
+    # After the critic's own, so that its reason is the one given.
     Rule(_trains_no_critic, "no critic is trained", ("critic.[!e]*", "trainer.critic_warmup"), True),
     Rule(
         _estimator_is_not({"gdpo"}),

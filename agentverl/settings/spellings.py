@@ -69,12 +69,12 @@ class Foreign:
     habit: bool = False
 
 
-_ONE_DEVICE = "this version trains on one device"
+_WHOLE_SEQUENCES = "each rank trains on whole sequences"
+_WAITING = "the engine has a limit of its own for how long ranks wait for each other"
 _FSDP2 = "FSDP2 cuts layer by layer, gathers the next one early, and keeps original parameters"
 _PACKED = "sequences are always packed without padding"
 _HF = "it belongs to servers on GPUs; rollout.name=hf has no such thing"
 _NO_VISION = "this version reads text only"
-_TRANSFER = "samples stay in this process"
 
 
 def _habit(reason: str, *patterns: str, harmless: tuple[Any, ...] = ()) -> list[Foreign]:
@@ -125,10 +125,10 @@ FOREIGN: tuple[Foreign, ...] = (
     *_habit(_FSDP2, "*.fsdp_config.forward_prefetch", "*.fsdp_config.use_orig_params", "*.fsdp_config.wrap_policy.*"),
     *_habit("the reference never trains", "*.fsdp_config.forward_only"),
     *_habit("loading is always strict", "*.checkpoint.strict", harmless=(True,)),
-    *_habit(_ONE_DEVICE, "*.ulysses_sequence_parallel_size", harmless=(1,)),
-    *_habit("the one device holds the whole model", R + "tensor_model_parallel_size", harmless=(1,)),
+    *_habit(_WHOLE_SEQUENCES, "*.ulysses_sequence_parallel_size", harmless=(1,)),
+    *_habit("each server holds the whole model on one device", R + "tensor_model_parallel_size", harmless=(1,)),
     *_refused(
-        _ONE_DEVICE,
+        "each server has one device; trainer.n_gpus_per_node and rollout.nnodes say how many servers there are",
         R + "data_parallel_size",
         R + "expert_parallel_size",
         R + "pipeline_model_parallel_size",
@@ -162,8 +162,12 @@ FOREIGN: tuple[Foreign, ...] = (
         "*.profiler.*",
         "global_profiler.*",
     ),
-    *_refused("training and sampling share one process here", "actor_rollout_ref.hybrid_engine", harmless=(True,)),
-    *_habit(_ONE_DEVICE, "actor_rollout_ref.nccl_timeout"),
+    *_refused(
+        "servers in processes of their own are set by rollout.nnodes",
+        "actor_rollout_ref.hybrid_engine",
+        harmless=(True,),
+    ),
+    *_habit(_WAITING, "actor_rollout_ref.nccl_timeout", "critic.nccl_timeout"),
     *_refused(
         "the reference has the actor's engine", "actor_rollout_ref.ref.strategy", harmless=("fsdp", "fsdp2", None)
     ),
@@ -182,7 +186,7 @@ FOREIGN: tuple[Foreign, ...] = (
     *_refused("weights are synchronous in this version", R + "async_weight_update", "trainer.async_weight_update"),
     *_refused("set rollout.router", R + "router_config_path"),
     *_habit(
-        "weights are copied in this process",
+        "a transfer of weights has buffers of a fixed size",
         R + "checkpoint_engine.update_weights_bucket_megabytes",
         R + "checkpoint_engine.engine_kwargs",
     ),
@@ -214,7 +218,7 @@ FOREIGN: tuple[Foreign, ...] = (
     *_refused("set critic.ppo_micro_batch_size_per_gpu", "critic.ppo_micro_batch_size"),
     *_refused("set critic.forward_micro_batch_size_per_gpu", "critic.forward_micro_batch_size"),
     *_habit(_PACKED, "critic.model.use_remove_padding", harmless=(True,)),
-    *_habit(_ONE_DEVICE, "critic.nccl_timeout", "critic.rollout_n", "critic.ulysses_sequence_parallel_size"),
+    *_habit("rollout.n holds for the critic too", "critic.rollout_n"),
     *_habit(_FSDP2, "critic.fsdp.forward_prefetch", "critic.fsdp.use_orig_params", "critic.fsdp.wrap_policy.*"),
     *_habit("files are read where they are", "critic.model.use_shm", harmless=(False,)),
     *_habit("the policy's tokenizer is the only one", "critic.model.tokenizer_path"),
@@ -258,7 +262,7 @@ FOREIGN: tuple[Foreign, ...] = (
         "a logger sees every step: trainer.logger=[console,package.module:Class]", "trainer.checkpoint_callback_class"
     ),
     *_refused("`ray timeline` writes it", "ray_kwargs.timeline_json_file", harmless=(None,)),
-    *_habit(_TRANSFER, "transfer_queue.*"),
+    *_habit("samples go through the controller", "transfer_queue.*"),
     *_refused("distillation comes with a later version", "distillation.enabled"),
     *_habit("it belongs to distillation, which is off", "distillation.*"),
     *_habit("the journal holds every rollout: agentverl rescore", "skip.*"),
@@ -273,7 +277,7 @@ _SFT_FOREIGN: tuple[Foreign, ...] = (
     *_habit("rows are read in this process", "data.num_workers"),
     *_habit("conversations are encoded as a whole", "data.ignore_input_ids_mismatch"),
     *_habit("the engine runs eagerly", "engine.use_torch_compile", harmless=(False,)),
-    *_habit(_ONE_DEVICE, "engine.ulysses_sequence_parallel_size", harmless=(1,)),
+    *_habit(_WHOLE_SEQUENCES, "engine.ulysses_sequence_parallel_size", harmless=(1,)),
     *_refused("LoRA comes with a later version", "model.lora*", harmless=(0, None)),
     *_refused("write the conversations to a file", "data.custom_cls.*"),
     *_refused("set data.apply_chat_template_kwargs", "data.enable_thinking_key"),
