@@ -25,7 +25,11 @@ def pf_ppo_weights(scores: Tensor, reweight_method: str = "pow", weight_pow: flo
         BadInputError: an unknown method, or a score that is not finite.
     """
     if not bool(scores.isfinite().all()):
-        raise BadInputError("PF-PPO draws trajectories by their scores, and one is not finite")
+        row = int((~scores.isfinite()).nonzero()[0])
+        raise BadInputError(
+            f"PF-PPO draws trajectories by their scores, and one is not finite: row {row} has {float(scores[row])}; "
+            "let the reward return finite numbers"
+        )
     if reweight_method == "pow":
         weights = scores.abs() ** weight_pow
     elif reweight_method == "max_min":

@@ -38,7 +38,7 @@ def test_without_a_score_that_counts_all_are_drawn_alike() -> None:
 def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError, match="Unsupported reweight_method: 'best'; it is one of pow, max_min, max_random"):
         pf_ppo_weights(SCORES, "best")
-    with pytest.raises(ValueError, match="one is not finite"):
+    with pytest.raises(ValueError, match="one is not finite: row 1 has nan; let the reward"):
         pf_ppo_draws(torch.tensor([1.0, float("nan")]))
 
 
