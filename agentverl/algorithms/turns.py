@@ -86,8 +86,11 @@ def _steps(positions: Tensor, row_starts: Tensor, turn_index: Tensor | None) -> 
     steps = _differences(numbers)
     steps[row_starts] = numbers[row_starts]
     if len(steps) and bool(steps.min() < 0):
+        token = int((steps < 0).nonzero()[0])
+        row, column = divmod(int(positions[token]), turn_index.shape[1])
         raise BadInputError(
-            "turn_index must count the turns of each row from 0 in their order; it falls, or is below 0"
+            "turn_index must count the turns of each row from 0 in their order; it falls, or is below 0: "
+            f"{int(numbers[token])} at token {column} of row {row}"
         )
     return steps
 

@@ -44,8 +44,8 @@ def test_turns_may_be_numbered_where_nothing_masked_lies_between_them() -> None:
 @pytest.mark.parametrize(
     ("index", "problem"),
     [
-        ([[1, 1, 0]], "it falls, or is below 0"),
-        ([[-1, 0, 0]], "it falls, or is below 0"),
+        ([[1, 1, 0]], "it falls, or is below 0: 0 at token 2 of row 0"),
+        ([[-1, 0, 0]], "it falls, or is below 0: -1 at token 0 of row 0"),
         ([[0, 0]], r"turn_index has the shape \(1, 2\), the mask \(1, 3\)"),
     ],
 )
