@@ -57,7 +57,10 @@ def _checkpoint(path: Path) -> tuple[Path, Path]:
 def _model_folder(checkpoint: Path) -> Path:
     folder = checkpoint / "actor"
     if not (folder / ".metadata").is_file():
-        raise RunFolderError(f"{folder} holds no model; it was saved with a checkpoint.save_contents without `model`")
+        raise RunFolderError(
+            f"{folder} holds no model: it was saved with a checkpoint.save_contents without `model`; name a checkpoint "
+            "that was saved with it"
+        )
     return folder
 
 
