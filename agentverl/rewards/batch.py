@@ -8,9 +8,9 @@ from typing import ClassVar
 from agentverl.deadlines import Deadline
 from agentverl.errors import BoundaryError
 from agentverl.rewards.base import RewardContext, RewardInput, RewardManager, RewardResult, outcome
-from agentverl.rewards.function_calls import FunctionCalls
+from agentverl.rewards.function_calls import FunctionCalls, read
 from agentverl.rewards.naive import NaiveRewardManager
-from agentverl.rewards.scorer import BatchScorer, as_result, custom_target
+from agentverl.rewards.scorer import BatchScorer, custom_target
 from agentverl.settings.reward import RewardSettings
 
 
@@ -69,7 +69,7 @@ class BatchRewardManager(RewardManager):
             raise BoundaryError(
                 f"reward function {scorer.target} returned {came}; expected a list of {len(group)} scores", "reward"
             )
-        results = [_read(value, scorer.target) for value in values]
+        results = [_verdict(value, scorer.target) for value in values]
         for result in results:
             if isinstance(result, RewardResult):
                 result.seconds = (time.perf_counter() - started) / len(group)
@@ -81,10 +81,8 @@ class BatchRewardManager(RewardManager):
             await self._single.close()
 
 
-def _read(value: object, target: str) -> RewardResult | BoundaryError:
-    if isinstance(value, RewardResult):
-        return value
+def _verdict(value: object, target: str) -> RewardResult | BoundaryError:
     try:
-        return as_result(value, target)
-    except ValueError as error:
-        return BoundaryError(f"reward function {target} failed: {error}", "reward")
+        return read(value, target)
+    except BoundaryError as error:
+        return error

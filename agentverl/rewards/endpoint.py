@@ -1,6 +1,7 @@
 """A service that components ask over HTTP: retried with backoff, kept to its limits, reported once when it is down."""
 
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -8,7 +9,7 @@ from pydantic import Field
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from agentverl.deadlines import OutOfTimeError, bounded
-from agentverl.errors import InfrastructureError
+from agentverl.errors import InfrastructureError, SettingsError
 from agentverl.rewards.rate_limit import RateLimit
 from agentverl.settings.section import Name, Section
 
@@ -69,9 +70,16 @@ class Endpoint:
     """Sends the requests of one component.
 
     A service that stays away after all retries is reported once; until it answers again, each request is tried once.
+
+    Raises:
+        SettingsError: the key's variable is not set.
     """
 
     def __init__(self, name: str, settings: EndpointSettings) -> None:
+        variable = settings.api_key_variable
+        if variable is not None and variable not in os.environ:
+            raise SettingsError(f"reward.components: the {name} takes its key from {variable}, which is not set")
+        self.key = os.environ[variable] if variable else None
         self._name = name
         self._settings = settings
         self.limit = RateLimit(settings.max_rpm, settings.max_tpm, settings.max_concurrent)

@@ -35,10 +35,7 @@ class FunctionCalls:
         """
         started = time.perf_counter()
         value = await self.call(scorer, scorer.arguments(judged), deadline)
-        try:
-            result = value if isinstance(value, RewardResult) else as_result(value, scorer.target)
-        except ValueError as error:
-            raise BoundaryError(f"reward function {scorer.target} failed: {error}", "reward") from error
+        result = read(value, scorer.target)
         result.seconds = time.perf_counter() - started
         return result
 
@@ -84,3 +81,15 @@ class FunctionCalls:
                 exhausted = error.resource
         minimum = scorer.minimum_score or 0.0
         return RewardResult(score=minimum, components={f"scorer_out_of_{exhausted}": 1.0})
+
+
+def read(value: Any, target: str) -> RewardResult:
+    """What came of a call, as a result.
+
+    Raises:
+        BoundaryError: it is neither a finite number nor a mapping with one under `score`; boundary "reward".
+    """
+    try:
+        return value if isinstance(value, RewardResult) else as_result(value, target)
+    except ValueError as error:
+        raise BoundaryError(f"reward function {target} failed: {error}", "reward") from error

@@ -124,6 +124,22 @@ async def test_an_answer_in_another_form_is_a_failure(
             await manager.score(answer_of())
 
 
+async def test_the_key_is_sent(make_manager: MakeManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[str | None] = []
+
+    async def classify(request: web.Request) -> web.Response:
+        keys.append(request.headers.get("Authorization"))
+        return web.json_response({"data": [{"probs": [2.0]}]})
+
+    monkeypatch.setenv("SOME_KEY", "secret")
+    app = web.Application()
+    app.add_routes([web.post("/classify", classify)])
+    async with serving(app) as url:
+        for settings in ({"api_key_variable": "SOME_KEY"}, {}):
+            await make_manager(components=part(base_url=url, model="m", **settings)).score(answer_of())
+    assert keys == ["Bearer secret", None]
+
+
 async def test_a_refused_request_is_sent_again_when_the_server_wants_it(make_manager: MakeManager) -> None:
     times: list[float] = []
 

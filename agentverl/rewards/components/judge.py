@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from agentverl.errors import BoundaryError, SettingsError
+from agentverl.errors import BoundaryError
 from agentverl.messages import text_of
 from agentverl.rewards.base import RewardInput, RewardResult
 from agentverl.rewards.components.base import ComponentContext, RewardComponent
@@ -84,9 +83,6 @@ class Judge(RewardComponent[JudgeSettings]):
         self._endpoint = Endpoint(f"judge {name}", settings)
         self._verdicts: OrderedDict[str, asyncio.Future[RewardResult]] = OrderedDict()
         self._client: Any = None
-        variable = settings.api_key_variable
-        if variable is not None and variable not in os.environ:
-            raise SettingsError(f"reward.components: {name} takes its key from {variable}, which is not set")
 
     async def score(self, judged: RewardInput) -> RewardResult:
         messages = self._messages(judged)
@@ -159,8 +155,7 @@ class Judge(RewardComponent[JudgeSettings]):
         import openai  # a second of imports: only where there is a judge
 
         if self._client is None:
-            variable = self.settings.api_key_variable
-            key = os.environ[variable] if variable else "none"
+            key = self._endpoint.key or "none"
             self._client = openai.AsyncOpenAI(base_url=self.settings.base_url, api_key=key, max_retries=0, timeout=None)
         sampling = self.settings.sampling
         if attempt:  # the same reply once more would help nobody

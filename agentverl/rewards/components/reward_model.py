@@ -57,9 +57,6 @@ class RewardModel(RewardComponent[RewardModelSettings]):
         super().__init__(name, settings, context)
         self._endpoint = Endpoint(f"reward model {name}", settings)
         self._session: aiohttp.ClientSession | None = None
-        variable = settings.api_key_variable
-        if variable is not None and variable not in os.environ:
-            raise SettingsError(f"reward.components: {name} takes its key from {variable}, which is not set")
         for path in (settings.model_path, settings.tokenizer_path):
             if path is not None and not os.path.isdir(os.path.expanduser(path)):
                 raise SettingsError(f"reward.components: {name} names {path}, which is no folder")
@@ -105,8 +102,8 @@ class RewardModel(RewardComponent[RewardModelSettings]):
 
     async def _request(self, text: str) -> list[float]:
         if self._session is None:
-            variable = self.settings.api_key_variable
-            headers = {"Authorization": f"Bearer {os.environ[variable]}"} if variable else {}
+            key = self._endpoint.key
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
             self._session = aiohttp.ClientSession(headers=headers)
         url = f"{self.settings.base_url.rstrip('/')}/classify"
         body = {"model": self.settings.model, "input": text, "use_activation": self.settings.use_activation}
