@@ -9,7 +9,6 @@ import asyncio
 import gc
 import json
 import multiprocessing
-import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +35,7 @@ from agentverl.rollout.hf.settings import HFSettings
 from agentverl.rollout.replica import RolloutReplica
 from agentverl.settings.root import ActorRolloutRefSettings
 from agentverl.single_controller.launcher import start_workers
+from agentverl.single_controller.ports import free_port
 from agentverl.single_controller.worker import WorkerClass
 from agentverl.workers.actor_rollout_ref import ActorRolloutRefWorker, PolicyRun
 from agentverl.workers.weight_update import receive_weights, send_weights
@@ -186,9 +186,7 @@ def require_equal_after_update(group: Any, answered: tuple[list[int], list[float
 
 def weights_arrive(device: str, backend: str = "cuda_ipc") -> Numbers:
     """A server in another process answers with the weights that this one has learnt."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port(None)}"
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()
     server = context.Process(target=serve, args=(device, backend, address, theirs), daemon=True)

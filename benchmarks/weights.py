@@ -10,7 +10,6 @@ sides take turns; times are medians.
 
 import argparse
 import asyncio
-import socket
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from agentverl import freed_memory, plugins
 from agentverl.checkpoint_engine.seats import Seat
 from agentverl.rollout.hf.replica import HFReplica
 from agentverl.rollout.hf.settings import HFSettings
+from agentverl.single_controller.ports import free_port
 from agentverl.workers.weight_update import receive_weights, send_weights
 
 REQUIRED = 1 / 1.5
@@ -105,9 +105,7 @@ def main() -> None:
     freed_memory.keep()
     if arguments.address:
         return asyncio.run(serve(arguments))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        arguments.address = f"127.0.0.1:{free.getsockname()[1]}"
+    arguments.address = f"127.0.0.1:{free_port(None)}"
     command = [sys.executable, str(Path(__file__)), "--address", arguments.address, "--backend", arguments.backend]
     server = subprocess.Popen([*command, "--gigabytes", str(arguments.gigabytes)], stdin=subprocess.PIPE, text=True)
     try:

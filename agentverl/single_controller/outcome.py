@@ -2,6 +2,7 @@
 
 import pickle
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +43,14 @@ class Failure:
         if error is not None:
             return raised_on(where, rank, error, self.traceback)
         return WorkerError(f"{where}: {self.kind}: {self.message}", rank, self.traceback)
+
+
+def outcome_of(function: Callable[[], Any]) -> Outcome | Failure:
+    """What calling it comes to."""
+    try:
+        return Outcome(function())
+    except BaseException as error:  # SystemExit of a worker is its failure, not the end of its process
+        return Failure.of(error)
 
 
 def _unpickled(pickled: bytes) -> BaseException | None:

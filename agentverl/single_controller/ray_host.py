@@ -5,7 +5,6 @@ import faulthandler
 import inspect
 import os
 import pickle
-import socket
 import sys
 import threading
 import traceback
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from agentverl.single_controller.arguments import needs_resolving, resolved
-from agentverl.single_controller.outcome import Failure, Outcome
+from agentverl.single_controller.outcome import Failure, Outcome, outcome_of
+from agentverl.single_controller.ports import free_port
 from agentverl.single_controller.splitting import Arguments
 from agentverl.single_controller.worker import Place, Worker, WorkerClass
 
@@ -90,10 +90,7 @@ class WorkerHost:
 
     async def read_resident(self, role: str, name: str, attribute: str) -> Outcome | Failure:
         """An attribute of what `worker.<name>()` returns."""
-        try:
-            return Outcome(getattr(self._resident(role, name), attribute))
-        except Exception as error:
-            return Failure.of(error)
+        return outcome_of(lambda: getattr(self._resident(role, name), attribute))
 
     def _resident(self, role: str, name: str) -> Any:
         return getattr(self._workers[role], name)()
@@ -121,7 +118,7 @@ class WorkerHost:
         return await self._computed(end)
 
     async def _computed(self, function: Callable[[], Any]) -> Outcome | Failure:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, _outcome, function)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, outcome_of, function)
 
     async def _awaited(self, function: Callable[..., Any], arguments: Arguments) -> Outcome | Failure:
         try:
@@ -129,25 +126,6 @@ class WorkerHost:
             return Outcome(await function(*args, **kwargs))
         except Exception as error:
             return Failure.of(error)
-
-
-def free_port(ports: tuple[int, int] | None) -> int | None:
-    """A free port of this machine, in a range (both ends included) or anywhere; None where there is none."""
-    for port in [0] if ports is None else range(ports[0], ports[1] + 1):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as bound:
-            try:
-                bound.bind(("", port))
-            except OSError:
-                continue
-            return int(bound.getsockname()[1])
-    return None
-
-
-def _outcome(function: Callable[[], Any]) -> Outcome | Failure:
-    try:
-        return Outcome(function())
-    except BaseException as error:  # SystemExit of a worker is its failure, not the end of the thread
-        return Failure.of(error)
 
 
 def _called(found: Any, method: str, arguments: Arguments) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import ray
 
-from agentverl.single_controller.outcome import Failure, Outcome
+from agentverl.single_controller.outcome import Failure, Outcome, outcome_of
 from agentverl.single_controller.pickling import dumps
 from agentverl.single_controller.program import Program
 from agentverl.single_controller.ray_call import RayCall
@@ -28,10 +28,7 @@ class TaskRunner:
 
     def run(self) -> Outcome | Failure:
         """All of the program."""
-        try:
-            return Outcome(self._program.run())
-        except BaseException as error:
-            return Failure.of(error)
+        return outcome_of(self._program.run)
 
     def interrupt(self) -> None:
         """Ask it to save and end."""

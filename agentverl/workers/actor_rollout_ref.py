@@ -20,7 +20,7 @@ from agentverl.settings.engine import FSDPSettings
 from agentverl.settings.rollout_correction import RolloutCorrectionSettings
 from agentverl.settings.root import ActorRolloutRefSettings
 from agentverl.single_controller.dispatch import Dispatch, register
-from agentverl.single_controller.ray_host import free_port
+from agentverl.single_controller.ports import free_port
 from agentverl.workers import checkpoints
 from agentverl.workers.engine_settings import (
     engine_settings,
