@@ -129,7 +129,7 @@ class StreamedCheckpointEngine(CheckpointEngine):
             missing = ", ".join(str(rank) for rank, complete in enumerate(arrived, 1) if not complete)
             raise WeightTransferError(f"version {version} did not arrive completely at receivers {missing}")
         self.board.wipe(self._key(number, "bucket") for number in range(self._sent + 1))
-        self.board.wipe_all(self._key(number, "taken") for number in range(self._sent))
+        self.board.wipe_all([self._key(0, "done"), *(self._key(number, "taken") for number in range(self._sent))])
 
     def _key(self, number: int, what: str) -> str:
         return f"{self._updates}/{what}/{number}"

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from agentverl.checkpoint_engine.seats import Seat
 from agentverl.checkpoint_engine.shared_memory import SharedMemoryCheckpointEngine
 from agentverl.checkpoint_engine.streamed import StreamedCheckpointEngine
 from agentverl.checkpoint_engine.transfer_errors import WeightTransferError
+from agentverl.single_controller.ports import free_port
 from tests.engines.ranks import on_ranks
 
 
@@ -35,9 +35,7 @@ Kind = type[StreamedCheckpointEngine]
 
 
 def free_address() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
+    return f"127.0.0.1:{free_port(None)}"
 
 
 def seat_of(address: str) -> Seat:
@@ -73,7 +71,12 @@ def updates(kind: Kind, address: str) -> list[dict[str, torch.Tensor]]:
     engine = kind()
 
     async def run() -> list[dict[str, torch.Tensor]]:
-        return [await one_update(engine, seat_of(address), version) for version in range(3)]
+        received, seat, notes = [], seat_of(address), []
+        for version in range(3):
+            received.append(await one_update(engine, seat, version))
+            notes.append(engine.board.store.num_keys() if seat.sends else 0)
+        assert notes[1] == notes[2], "what is told about an update stays on the board"
+        return received
 
     received = asyncio.run(run())
     assert engine.version == 2
