@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,27 +39,18 @@ def test_the_data_plane_sends_a_fifth_at_most() -> None:
     assert step["ratio"] >= 2.5
 
 
+def one_turn(script: str, *arguments: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a side answers to one turn, and when it ends."""
+    side = importlib.import_module("comparison").Side(
+        script, Path(sys.executable), BENCHMARKS / "sides" / script, *arguments, threads=1
+    )
+    return side.turn(), side.end()
+
+
 def test_our_side_of_the_step_says_how_long_each_stage_took(tmp_path: Path) -> None:
     tiny_model = importlib.import_module("tiny_model")
     model, rows = tiny_model.build(tmp_path / "model"), tiny_model.write_rows(tmp_path / "rows.jsonl", 4)
-    done = subprocess.run(
-        [
-            sys.executable,
-            BENCHMARKS / "sides" / "agentverl_grpo.py",
-            str(model),
-            str(rows),
-            "1",
-            "8",
-            "float32",
-            "keeping",
-        ],
-        input="turn\nend\n",
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    turn, end = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    turn, end = one_turn("agentverl_grpo.py", str(model), str(rows), "1", "8", "float32", "keeping")
     assert turn["tokens"] == 8 * 64
     assert 0 < turn["generation_seconds"] + turn["training_seconds"] < turn["seconds"]
     assert end["peak_memory_bytes"] > 2**26
@@ -78,15 +70,7 @@ def test_rewards_count_answers_and_refusals(
 
 
 def test_our_side_of_the_estimators_times_each_of_them() -> None:
-    done = subprocess.run(
-        [sys.executable, BENCHMARKS / "sides" / "estimators.py", "agentverl", "16", "64"],
-        input="turn\nend\n",
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    turn, _ = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    turn, _ = one_turn("estimators.py", "agentverl", "16", "64")
     program = importlib.import_module("advantages")
     assert {*program.BY_ROW, *program.ALONG_TIME, *program.ALONG_TIME.values(), "torch.sum", "gdpo"} <= set(turn)
     assert all(seconds > 0 for seconds in turn.values())
