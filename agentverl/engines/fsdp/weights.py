@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -44,6 +45,8 @@ class Weights:
 
     def _share(self) -> None:
         needed = sum(parameter.nbytes for parameter in self.used.values())
+        if not Path(_SHARED_MEMORY).is_dir():
+            raise BadInputError(f"this machine has no {_SHARED_MEMORY} to share weights in; set share_weights to false")
         free = shutil.disk_usage(_SHARED_MEMORY).free
         if free < needed:
             raise BadInputError(
