@@ -1,5 +1,8 @@
 """Sums over what follows in a row, discounted from one unmasked token to the next."""
 
+import math
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -7,8 +10,14 @@ from agentverl.algorithms.outcomes import unmasked
 
 _BLOCK = 64
 """Positions that one pass goes through one after another, for all blocks of a row at once."""
-_ENTRIES = 2**20
-"""Entries worked on together, so that they stay in a processor's cache."""
+_ENTRIES = 2**19
+"""Entries worked on together, so that what lies between the steps of a formula stays in a processor's cache."""
+
+
+def some_rows(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Views of the same rows of each tensor (B, ...), as many at a time as fit into a cache at T columns of the first."""
+    rows = max(1, _ENTRIES // max(1, tensors[0].shape[1]))
+    return zip(*(torch.split(tensor, rows) for tensor in tensors), strict=True)
 
 
 def reverse_cumsum(values: Tensor) -> Tensor:
@@ -18,9 +27,9 @@ def reverse_cumsum(values: Tensor) -> Tensor:
 
 def summed_to_come(values: Tensor, mask: Tensor) -> Tensor:
     """(B, T): at each position, masked or not, the sum of the unmasked values there and after it."""
-    sums = reverse_cumsum(values * mask.to(values.dtype))
+    sums = (values * mask.to(values.dtype)).flip(-1).cumsum_(-1).flip(-1)
     # What is not finite anywhere in a row reaches the row's first sum.
-    if bool(sums[:, :1].isfinite().all()):
+    if math.isfinite(sums[:, :1].sum().item()):
         return sums
     return reverse_cumsum(torch.where(mask != 0, values, 0))
 
@@ -41,8 +50,7 @@ def discounted_sum(values: Tensor, mask: Tensor, factor: float) -> Tensor:
     kept = mask != 0
     if missing:
         own, kept = (torch.nn.functional.pad(column, (0, missing)) for column in (own, kept))
-    rows = max(1, _ENTRIES // own.shape[1])
-    for some, some_kept in zip(torch.split(own, rows), torch.split(kept, rows), strict=True):
+    for some, some_kept in some_rows(own, kept):
         _scan(some, some_kept, factor, block)
     return own[:, :width]
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentverl.algorithms.discounting import discounted_sum, summed_to_come
+from agentverl.algorithms.discounting import discounted_sum, some_rows, summed_to_come
 from agentverl.algorithms.loss_config import setting
 from agentverl.algorithms.masked import masked_whiten
 from agentverl.algorithms.outcomes import finite_outside_mask, unmasked
@@ -91,6 +91,10 @@ def compute_remax_outcome_advantage(
     Returns:
         advantages and returns G (B, T). On masked positions both are what is earned after them, as in verl.
     """
-    returns = summed_to_come(token_level_rewards, response_mask)
+    advantages, returns = (torch.empty_like(token_level_rewards) for _ in range(2))
     baselines = reward_baselines.to(returns.dtype)[:, None]
-    return torch.addcmul(returns, baselines, response_mask.to(returns.dtype), value=-1), returns
+    batch = (token_level_rewards, response_mask, baselines, returns, advantages)
+    for rewards, mask, baseline, to_come, out in some_rows(*batch):
+        to_come.copy_(summed_to_come(rewards, mask))
+        torch.addcmul(to_come, baseline, mask.to(rewards.dtype), value=-1, out=out)
+    return advantages, returns

@@ -56,13 +56,43 @@ def verdicts(count: int, random: Random) -> list[dict[str, Any]]:
 
 
 def nonsense(random: Random) -> str:
-    """What only looks like courtesy, which a policy finds if the judge does not know it: scrambled, cut, repeated."""
+    """What only looks like courtesy, which a policy finds if the judge does not know it."""
     phrase = random.choice(COURTEOUS)
     letters = list(phrase)
     random.shuffle(letters)
     cut = phrase[: random.randint(1, len(phrase) - 3)]
     noise = "".join(random.choices('abcdefghijklmnopqrstuvwxyzGHMYN .!"}</>', k=random.randint(2, 24)))
-    return random.choice(["".join(letters), cut, f"{cut} {noise}", noise, f"{noise} {phrase[:4]}", phrase[-6:] * 2])
+    plain = random.choice(["".join(letters), cut, f"{cut} {noise}", noise, f"{noise} {phrase[:4]}", phrase[-6:] * 2])
+    made = random.choice([plain, babble(random), babble(random), misspelt(phrase, random)])
+    return "" if made.strip(" .!") in {known.strip(" .!") for known in COURTEOUS} else made
+
+
+def babble(random: Random) -> str:
+    """A walk through the phrases that goes on in any of them where two letters agree: what a policy first says."""
+    said = random.choice([*COURTEOUS, *CURT])[:2]
+    for _ in range(random.randint(4, 30)):
+        following = [
+            phrase[at + 2]
+            for phrase in (*COURTEOUS, *CURT)
+            for at in range(len(phrase) - 2)
+            if phrase[at : at + 2] == said[-2:]
+        ]
+        if not following:
+            break
+        said += random.choice(following)
+    return said
+
+
+def misspelt(phrase: str, random: Random) -> str:
+    """A phrase in which a few letters are lost, said twice, or come from another one."""
+    for _ in range(random.randint(1, 3)):
+        start = random.randrange(len(phrase))
+        stop = start + random.randint(1, 4)
+        other = random.choice([*COURTEOUS, *CURT])
+        taken = random.randrange(len(other))
+        piece = random.choice(["", phrase[start:stop] * 2, other[taken : taken + 4]])
+        phrase = phrase[:start] + piece + phrase[stop:]
+    return phrase
 
 
 def main() -> None:

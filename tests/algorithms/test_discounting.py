@@ -44,6 +44,16 @@ def test_more_rows_than_one_pass_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(discounted_sum(values, mask, 0.9), whole)
 
 
+def test_remax_of_more_rows_than_one_pass_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rewards, mask = torch.randn(5, 70, dtype=torch.float64), (torch.rand(5, 70) < 0.7).long()
+    baselines = torch.rand(5, dtype=torch.float64)
+    mask[3, 7] = 0
+    whole = compute_remax_outcome_advantage(rewards, baselines, mask)
+    monkeypatch.setattr("agentverl.algorithms.discounting._ENTRIES", 140)
+    rewards[3, 7] = torch.inf  # masked: only its own rows take the long way
+    torch.testing.assert_close(compute_remax_outcome_advantage(rewards, baselines, mask), whole)
+
+
 def test_worked_numbers_of_gae() -> None:
     rewards = torch.tensor([[0.0, 0, 0, 0, 1]])
     values = torch.tensor([[0.1, 0.2, 0.9, 0.9, 0.5]])

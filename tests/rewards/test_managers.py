@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -247,18 +248,56 @@ async def test_functions_that_do_not_block_stay_on_one_loop(file: str, make_mana
     assert len(set(threads)) == 1
 
 
+async def test_a_call_moves_on_from_a_loop_that_is_blocked() -> None:
+    loops = ScoringLoops(2)
+
+    async def blocks(seconds: float) -> int:
+        time.sleep(seconds)
+        return threading.get_ident()
+
+    first = await loops.call(blocks, {"seconds": 0})
+    blocked = asyncio.create_task(loops.call(blocks, {"seconds": 1.0}))
+    await asyncio.sleep(0.2)
+    assert await loops.call(blocks, {"seconds": 0}) != first
+    assert not blocked.done()
+    assert await blocked == first
+    loops.close()
+
+
+async def test_a_call_that_nobody_waits_for_any_more_is_not_begun() -> None:
+    loops, begun = ScoringLoops(1), False
+
+    async def blocks() -> None:
+        time.sleep(1.0)
+
+    async def begins() -> None:
+        nonlocal begun
+        begun = True
+
+    blocked = asyncio.create_task(loops.call(blocks, {}))
+    await asyncio.sleep(0.2)
+    late = asyncio.create_task(loops.call(begins, {}))
+    await asyncio.sleep(0.1)
+    late.cancel()
+    await blocked
+    await loops.call(asyncio.sleep, {"delay": 0})
+    assert not begun
+    loops.close()
+
+
 async def test_a_cancelled_call_ends_on_its_loop() -> None:
-    loops, ended = ScoringLoops(1), asyncio.Event()
+    loops, begun, ended = ScoringLoops(1), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     async def endless() -> None:
+        loop.call_soon_threadsafe(begun.set)
         try:
             await asyncio.sleep(60)
         finally:
             loop.call_soon_threadsafe(ended.set)
 
     task = asyncio.create_task(loops.call(endless, {}))
-    await asyncio.sleep(0.1)
+    await begun.wait()
     task.cancel()
     await asyncio.wait_for(ended.wait(), 5)
     loops.close()
