@@ -15,7 +15,7 @@ _ENTRIES = 2**19
 
 
 def some_rows(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Views of the same rows of each tensor (B, ...), as many at a time as fit into a cache at T columns of the first."""
+    """Views of the same rows of each tensor (B, ...), so many at a time that the first (B, T) fits into a cache."""
     rows = max(1, _ENTRIES // max(1, tensors[0].shape[1]))
     return zip(*(torch.split(tensor, rows) for tensor in tensors), strict=True)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,16 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from agentverl import blocking
 from agentverl.errors import ModelFolderError
-from agentverl.messages import Message, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a classifier makes of one text."""
+
+    logits: list[float]
+    """One number a class."""
+    tokens: int
+    """Of the text, as many as were read."""
 
 
 class Classifier:
@@ -35,12 +45,12 @@ class Classifier:
         self._model.config.pad_token_id = self.tokenizer.pad_token_id
         self.labels: dict[int, str] = dict(self._model.config.id2label)
         self._device, self._max_batch = device, max_batch
-        self._waiting: list[tuple[str, asyncio.Future[list[float]]]] = []
+        self._waiting: list[tuple[str, asyncio.Future[Reading]]] = []
         self._worker: asyncio.Task[None] | None = None
 
-    async def logits(self, text: str) -> list[float]:
-        """One number a class, the whole text read; a longer one than the model takes loses its beginning."""
-        future: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
+    async def read(self, text: str) -> Reading:
+        """The whole text read; a longer one than the model takes loses its beginning."""
+        future: asyncio.Future[Reading] = asyncio.get_running_loop().create_future()
         self._waiting.append((text, future))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.ensure_future(self._work())
@@ -61,14 +71,14 @@ class Classifier:
                 else:
                     future.set_result(row)
 
-    def score(self, texts: Sequence[str]) -> list[list[float]]:
-        """Logits [text][class]."""
+    def score(self, texts: Sequence[str]) -> list[Reading]:
+        """All texts in one forward pass."""
         self.tokenizer.truncation_side = "left"
         encoded = self.tokenizer(list(texts), return_tensors="pt", padding=True, truncation=True)
         with torch.inference_mode():
             found = self._model(**encoded.to(self._device)).logits
-        rows: list[list[float]] = found.float().tolist()
-        return rows
+        tokens = encoded["attention_mask"].sum(dim=1).tolist()
+        return [Reading(row, count) for row, count in zip(found.float().tolist(), tokens, strict=True)]
 
 
 def probabilities(logits: Sequence[float]) -> list[float]:
@@ -76,11 +86,3 @@ def probabilities(logits: Sequence[float]) -> list[float]:
     values = torch.tensor(list(logits))
     listed: list[float] = (values.sigmoid() if len(logits) == 1 else values.softmax(0)).tolist()
     return listed
-
-
-def conversation_text(messages: Sequence[Message], tokenizer: Any = None) -> str:
-    """A conversation as a reward model reads it: by its tokenizer's chat template, else `role: text` lines."""
-    if tokenizer is not None and tokenizer.chat_template:
-        plain = [{"role": str(message.get("role")), "content": text_of(message)} for message in messages]
-        return str(tokenizer.apply_chat_template(plain, tokenize=False))
-    return "\n".join(f"{message.get('role')}: {text_of(message)}" for message in messages)

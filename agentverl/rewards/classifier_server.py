@@ -5,11 +5,12 @@ Usage: python -m agentverl.rewards.classifier_server FOLDER [--port 8001]
 
 import argparse
 import asyncio
+import json
 from typing import Any
 
 from aiohttp import web
 
-from agentverl.rewards.classifier import Classifier, probabilities
+from agentverl.rewards.classifier import Classifier, Reading, probabilities
 
 
 def classifier_app(classifier: Classifier, name: str) -> web.Application:
@@ -19,21 +20,18 @@ def classifier_app(classifier: Classifier, name: str) -> web.Application:
     """
 
     async def classify(request: web.Request) -> web.Response:
-        body = await request.json()
-        given = body.get("input")
-        texts = [given] if isinstance(given, str) else given
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise web.HTTPBadRequest(text=f"input is {str(given)[:80]!r}; expected a text or a list of texts")
-        return web.json_response({"object": "list", "model": name, "data": await _answers(texts, body)})
+        texts, activates = _asked(await request.read())
+        readings = await asyncio.gather(*map(classifier.read, texts))
+        tokens = sum(reading.tokens for reading in readings)
+        usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
+        data = [_answer(index, reading, activates) for index, reading in enumerate(readings)]
+        return web.json_response({"object": "list", "model": name, "data": data, "usage": usage})
 
-    async def _answers(texts: list[str], body: dict[str, Any]) -> list[dict[str, Any]]:
-        answers = []
-        for index, logits in enumerate(await asyncio.gather(*map(classifier.logits, texts))):
-            values = probabilities(logits) if body.get("use_activation", True) else logits
-            best = max(range(len(values)), key=values.__getitem__)
-            label = classifier.labels.get(best)
-            answers.append({"index": index, "label": label, "probs": values, "num_classes": len(values)})
-        return answers
+    def _answer(index: int, reading: Reading, activates: bool) -> dict[str, Any]:
+        values = probabilities(reading.logits) if activates else reading.logits
+        best = max(range(len(values)), key=values.__getitem__)
+        label = classifier.labels.get(best)
+        return {"index": index, "label": label, "probs": values, "num_classes": len(values)}
 
     async def health(_: web.Request) -> web.Response:
         return web.Response()
@@ -41,6 +39,26 @@ def classifier_app(classifier: Classifier, name: str) -> web.Application:
     app = web.Application(client_max_size=64 << 20)
     app.add_routes([web.post("/classify", classify), web.get("/health", health)])
     return app
+
+
+def _asked(body: bytes) -> tuple[list[str], bool]:
+    """The texts of a request, and whether it asks for probabilities.
+
+    Raises:
+        HTTPBadRequest: it has another form; says which.
+    """
+    try:
+        asked = json.loads(body)
+    except ValueError as error:
+        raise web.HTTPBadRequest(text=f"the request is no JSON: {error}; it begins {body[:80]!r}") from None
+    given = asked.get("input") if isinstance(asked, dict) else asked
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(asked, dict) or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise web.HTTPBadRequest(text=f"input is {str(given)[:80]!r}; expected a text or a list of texts")
+    activates = asked.get("use_activation", True)
+    if not isinstance(activates, bool):
+        raise web.HTTPBadRequest(text=f"use_activation is {activates!r}; expected true or false")
+    return texts, activates
 
 
 def main() -> None:

@@ -1,22 +1,20 @@
 """Programs judged by tests that run them in a sandbox; what a test expects never enters it."""
 
-import asyncio
 import json
 import os
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from agentverl import plugins
 from agentverl.deadlines import Deadline
+from agentverl.rewards.at_once import at_once
 from agentverl.rewards.code_blocks import last_block
 from agentverl.rewards.code_tests import CodeTest, read_tests
 from agentverl.sandboxes.base import ExecResult, Sandbox
 
-_AT_ONCE = max(1, (os.cpu_count() or 1))
-_slots: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]" = weakref.WeakKeyDictionary()
 
-
+# As many sandboxes at a time as there are processors, so that time limits mean what they say.
+@at_once(os.cpu_count() or 1)
 async def compute_score(
     data_source: str,
     solution_str: str,
@@ -47,12 +45,11 @@ async def compute_score(
     program = last_block(text, ("python", "py", "python3", ""))
     if program is None:
         return {"score": 0.0, "acc": 0.0, "passed": 0, "tests": len(tests), "problem": "no code block"}
-    async with _slot():
-        box: Sandbox = plugins.find("sandboxes", sandbox)(memory_bytes=memory_bytes)
-        try:
-            passed, problem = await _run(box, program, tests, seconds_a_test, Deadline.after(seconds_in_all), partial)
-        finally:
-            await box.close()
+    box: Sandbox = plugins.find("sandboxes", sandbox)(memory_bytes=memory_bytes)
+    try:
+        passed, problem = await _run(box, program, tests, seconds_a_test, Deadline.after(seconds_in_all), partial)
+    finally:
+        await box.close()
     share = passed / len(tests)
     right = float(passed == len(tests))
     score = share if partial else right
@@ -88,8 +85,3 @@ def _problem(result: ExecResult) -> str:
         return "out of memory"
     last = result.stderr.strip().rpartition("\n")[2]
     return last[:200] or f"wrong output {json.dumps(result.stdout.strip()[-100:])}"
-
-
-def _slot() -> asyncio.Semaphore:
-    """As many sandboxes at a time as there are processors, so that time limits mean what they say."""
-    return _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE))

@@ -82,11 +82,13 @@ class Endpoint:
         self.key = os.environ[variable] if variable else None
         self._name = name
         self._settings = settings
-        self.limit = RateLimit(settings.max_rpm, settings.max_tpm, settings.max_concurrent)
+        self._limit = RateLimit(settings.max_rpm, settings.max_tpm, settings.max_concurrent)
         self._is_down = False
 
-    async def ask(self, request: Callable[[], Awaitable[T]], tokens: int = 0) -> T:
-        """The answer to a request, which raises EndpointError; `tokens` is about what it costs.
+    async def ask(self, request: Callable[[], Awaitable[tuple[T, int | None]]], tokens: int) -> T:
+        """The answer to a request, which gives it with the tokens that it used, or raises EndpointError.
+
+        `tokens` is about what it will use, and what it counts where the service does not say.
 
         Raises:
             InfrastructureError: no answer after all retries; boundary "reward".
@@ -109,16 +111,19 @@ class Endpoint:
             self._is_down = False
         return answer
 
-    async def _once(self, request: Callable[[], Awaitable[T]], tokens: int) -> T:
-        async with self.limit.request(tokens):
+    async def _once(self, request: Callable[[], Awaitable[tuple[T, int | None]]], tokens: int) -> T:
+        async with self._limit.request(tokens):
             try:
-                return await bounded(request(), self._settings.timeout_seconds)
+                answer, used = await bounded(request(), self._settings.timeout_seconds)
             except OutOfTimeError as error:
                 raise EndpointError(str(error), passes=True) from None
             except EndpointError as error:
                 if error.retry_after_seconds is not None:
-                    self.limit.hold_back(error.retry_after_seconds)
+                    self._limit.hold_back(error.retry_after_seconds)
                 raise
+        if used is not None:
+            self._limit.correct(tokens, used)
+        return answer
 
     def _report(self, error: EndpointError) -> None:
         if not self._is_down:

@@ -1,6 +1,9 @@
 """Reward functions called where they can hold up nobody: on loops, in threads, or in processes that can be killed."""
 
+import asyncio
 import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from agentverl import blocking, plugins
@@ -25,6 +28,7 @@ class FunctionCalls:
         self._pool = ProcessPool(settings.num_workers, memory_bytes=settings.memory_bytes)
         self._loops = ScoringLoops(settings.num_workers)
         self._in_processes = in_processes
+        self._places: dict[Callable[..., Any], asyncio.Semaphore] = {}
 
     async def score(self, scorer: Scorer, judged: RewardInput, deadline: Deadline | None = None) -> RewardResult:
         """The score of one trajectory by one function, and the seconds it took.
@@ -42,9 +46,20 @@ class FunctionCalls:
     async def call(self, scorer: Scorer, arguments: dict[str, Any], deadline: Deadline | None = None) -> Any:
         """What the function returns; a RewardResult of its minimum for an answer that exhausts it.
 
+        Waiting for a place, where the function says how many calls run at a time, counts against no deadline.
+
         Raises:
             DeadlineError, BoundaryError: as `score`.
         """
+        async with self._place(scorer):
+            return await self._call(scorer, arguments, deadline)
+
+    def _place(self, scorer: Scorer) -> AbstractAsyncContextManager[Any]:
+        if scorer.most_at_once is None:
+            return nullcontext()
+        return self._places.setdefault(scorer.function, asyncio.Semaphore(scorer.most_at_once))
+
+    async def _call(self, scorer: Scorer, arguments: dict[str, Any], deadline: Deadline | None) -> Any:
         seconds = (deadline or Deadline()).within(self._timeout_seconds).remaining_seconds or 0.0
         try:
             if blocking.inline:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from agentverl import plugins
 from agentverl.errors import PluginError, SettingsError
+from agentverl.rewards.at_once import most_at_once
 from agentverl.rewards.base import RewardInput, RewardResult
 from agentverl.rewards.process_pool import minimum_score_of
 from agentverl.settings.reserved import RESERVED_COMPONENTS
@@ -41,6 +42,11 @@ class Scorer:
     def minimum_score(self) -> float | None:
         """The score of an answer that exhausts it, None where it does not run in a process."""
         return minimum_score_of(self.function)
+
+    @property
+    def most_at_once(self) -> int | None:
+        """How many calls of it may run at a time, None where it does not say."""
+        return most_at_once(self.function)
 
     @property
     def is_async(self) -> bool:

@@ -7,13 +7,14 @@ import time
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from agentverl.errors import BoundaryError, InfrastructureError, SettingsError
 from agentverl.rewards.naive import NaiveRewardManager
 from agentverl.rewards.verdicts import DEFAULT_VERDICT, VerdictScale
 from agentverl.settings.reward import RewardSettings
 from tests.rewards.conftest import MakeManager, answer_of
-from tests.rewards.services import chats
+from tests.rewards.services import chats, serving
 
 
 def judge(url: str, **settings: Any) -> list[dict[str, Any]]:
@@ -70,6 +71,39 @@ async def test_a_request_that_cannot_succeed_is_sent_once(make_manager: MakeMana
         with pytest.raises(InfrastructureError, match="did not answer: status 401"):
             await manager.score(answer_of())
         assert len(server.failures) == 4
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["<html>Welcome</html>", "", "[1]", '{"choices": [', '{"error": {"message": "busy"}}', '{"choices": [{"message": 1}]}'],
+)
+async def test_what_is_no_chat_completion_is_named(body: str, make_manager: MakeManager) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=body, content_type="text/html" if body.startswith("<") else "application/json")
+
+    app = web.Application()
+    app.add_routes([web.post("/v1/chat/completions", answer)])
+    async with serving(app) as url:
+        manager = make_manager(components=judge(f"{url}/v1"))
+        with pytest.raises(InfrastructureError, match="no chat completion but .*; is base_url right?"):
+            await manager.score(answer_of())
+
+
+async def test_a_service_that_does_not_count_tokens_is_kept_to_the_estimate(make_manager: MakeManager) -> None:
+    reply = {"choices": [{"message": {"content": "<verdict>5</verdict>"}}], "usage": None}
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(reply)
+
+    app = web.Application()
+    app.add_routes([web.post("/v1/chat/completions", answer)])
+    async with serving(app) as url:
+        settings = {"max_tpm": 60_000, "sampling": {"max_tokens": 1000}}
+        manager = make_manager(components=judge(f"{url}/v1", **settings))
+        assert (await manager.score(answer_of("a"))).score == 0.5
+        started = time.monotonic()
+        await manager.score(answer_of("b"))
+        assert time.monotonic() - started > 0.8
 
 
 async def test_a_reply_without_a_verdict_is_asked_for_again_and_then_a_failure(make_manager: MakeManager) -> None:

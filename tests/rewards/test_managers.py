@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentverl.errors import BoundaryError, PluginError, SettingsError
-from agentverl.rewards import rate_limit
+from agentverl.rewards import code, rate_limit
+from agentverl.rewards.at_once import most_at_once
 from agentverl.rewards.base import RewardContext
 from agentverl.rewards.length import overlong_penalty
 from agentverl.rewards.rate_limit import RateLimit
@@ -246,6 +247,25 @@ async def test_functions_that_do_not_block_stay_on_one_loop(file: str, make_mana
         result = await manager.score(answer_of())
         threads.append(result.components["thread"])
     assert len(set(threads)) == 1
+
+
+async def test_waiting_for_a_place_counts_against_no_deadline(make_manager: MakeManager, tmp_path: Path) -> None:
+    path = tmp_path / "slow.py"
+    path.write_text(
+        "import asyncio\nfrom agentverl.rewards.at_once import at_once\n"
+        "under_way = 0\n"
+        "@at_once(1)\n"
+        "async def compute_score(data_source, solution_str, ground_truth):\n"
+        "    global under_way\n"
+        "    under_way += 1\n"
+        "    await asyncio.sleep(0.4)\n"
+        "    under_way -= 1\n"
+        "    return float(under_way == 0)\n"
+    )
+    manager = make_manager(custom_reward_function={"path": str(path)}, timeout_seconds=1.0)
+    results = await asyncio.gather(*(manager.score(answer_of(str(number))) for number in range(4)))
+    assert [result.score for result in results] == [1.0] * 4
+    assert most_at_once(code.compute_score) == os.cpu_count()
 
 
 async def test_a_call_moves_on_from_a_loop_that_is_blocked() -> None:

@@ -1,6 +1,7 @@
 """A sequence classifier as a component: behind vLLM's `/classify`, served by our own server, and in this process."""
 
 import asyncio
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from aiohttp import web
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
 from agentverl.errors import BoundaryError, InfrastructureError, ModelFolderError, SettingsError
-from agentverl.rewards.classifier import Classifier, probabilities
+from agentverl.rewards.classifier import Classifier, Reading, probabilities
 from agentverl.rewards.classifier_server import classifier_app
 from agentverl.rewards.naive import NaiveRewardManager
 from agentverl.settings.reward import RewardSettings
@@ -64,7 +65,7 @@ class Counting(Classifier):
         super().__init__(folder, max_batch=max_batch)
         self.passes: list[int] = []
 
-    def score(self, texts: Sequence[str]) -> list[list[float]]:
+    def score(self, texts: Sequence[str]) -> list[Reading]:
         self.passes.append(len(texts))
         return super().score(texts)
 
@@ -72,12 +73,12 @@ class Counting(Classifier):
 async def test_what_comes_together_is_scored_together(folder: Path) -> None:
     classifier = Counting(folder, max_batch=4)
     texts = ["4", "what is 5", "2 + 2 ?", "5", "?"]
-    alone = [classifier.score([text])[0] for text in texts]
+    alone = [classifier.score([text])[0].logits for text in texts]
     classifier.passes.clear()
-    together = await asyncio.gather(*(classifier.logits(text) for text in texts))
+    together = await asyncio.gather(*(classifier.read(text) for text in texts))
     assert classifier.passes == [4, 1]
     for one, other in zip(alone, together, strict=True):
-        assert one == pytest.approx(other, abs=1e-5)
+        assert one == pytest.approx(other.logits, abs=1e-5)
 
 
 async def test_a_list_of_texts_is_answered_in_order_after_one_pass(folder: Path) -> None:
@@ -94,7 +95,50 @@ async def test_a_list_of_texts_is_answered_in_order_after_one_pass(folder: Path)
             )
     assert [answer["index"] for answer in answers] == [0, 1, 2]
     for answer, text in zip(answers, body["input"], strict=True):
-        assert answer["probs"] == pytest.approx(classifier.score([text])[0], abs=1e-5)
+        assert answer["probs"] == pytest.approx(classifier.score([text])[0].logits, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"input": ["4"', "the request is no JSON: Expecting"),
+        (b"\xff\xfe", "the request is no JSON"),
+        (b'["4"]', "input is .*; expected a text or a list of texts"),
+        (b'{"input": ["4", null]}', "expected a text or a list of texts"),
+        (b'{"input": "4", "use_activation": "no"}', "use_activation is 'no'; expected true or false"),
+    ],
+)
+async def test_a_request_in_another_form_is_refused_with_the_reason(folder: Path, body: bytes, said: str) -> None:
+    async with serving(classifier_app(Classifier(folder), "m")) as url, aiohttp.ClientSession() as session:
+        async with session.post(f"{url}/classify", data=body) as response:
+            assert response.status == 400
+            assert re.search(said, await response.text())
+
+
+async def test_a_service_is_kept_to_the_tokens_that_it_says_it_used(make_manager: MakeManager) -> None:
+    usage: dict[str, Any] = {}
+
+    async def classify(_: web.Request) -> web.Response:
+        return web.json_response({"data": [{"probs": [2.0]}], **usage})
+
+    app = web.Application()
+    app.add_routes([web.post("/classify", classify)])
+    async with serving(app) as url:
+        manager = make_manager(components=part(base_url=url, model="m", max_tpm=60_000))
+        await manager.score(answer_of())
+        for spent, shortest, longest in ((None, 0.0, 0.4), (1000, 0.8, 3.0)):
+            usage.update({} if spent is None else {"usage": {"total_tokens": spent}})
+            await manager.score(answer_of())
+            started = time.monotonic()
+            await manager.score(answer_of())
+            assert shortest < time.monotonic() - started < longest
+
+
+async def test_our_server_says_how_many_tokens_it_read(folder: Path) -> None:
+    async with serving(classifier_app(Classifier(folder), "m")) as url, aiohttp.ClientSession() as session:
+        async with session.post(f"{url}/classify", json={"input": ["4", "what is 5"]}) as response:
+            usage = (await response.json())["usage"]
+    assert usage == {"prompt_tokens": 8, "completion_tokens": 0, "total_tokens": 8}
 
 
 def test_probabilities_are_those_of_the_classes() -> None:
@@ -105,7 +149,9 @@ def test_probabilities_are_those_of_the_classes() -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "said"),
     [
-        ({"data": []}, InfrastructureError, "no `data.0..probs`"),
+        ({"data": []}, InfrastructureError, "no numbers `data.0..probs`"),
+        ({"data": [{"probs": "0.5"}]}, InfrastructureError, "no numbers `data.0..probs`"),
+        ([1], InfrastructureError, "no numbers `data.0..probs`"),
         ({"data": [{"probs": [1.0]}]}, BoundaryError, "class_index=1, but the reward model has 1 classes"),
         ({"data": [{"probs": [0.0, float("nan")]}]}, BoundaryError, "the reward model gave nan"),
     ],

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+import openai
 from pydantic import Field, model_validator
 
 from agentverl.errors import BoundaryError
@@ -147,13 +148,9 @@ class Judge(RewardComponent[JudgeSettings]):
     async def _reply(self, messages: list[dict[str, str]], attempt: int) -> _Reply:
         length = sum(len(message["content"]) for message in messages)
         estimated = length // CHARACTERS_A_TOKEN + int(self.settings.sampling.get("max_tokens") or 0)
-        reply = await self._endpoint.ask(lambda: self._request(messages, attempt), estimated)
-        self._endpoint.limit.correct(estimated, reply.prompt_tokens + reply.completion_tokens)
-        return reply
+        return await self._endpoint.ask(lambda: self._request(messages, attempt), estimated)
 
-    async def _request(self, messages: list[dict[str, str]], attempt: int) -> _Reply:
-        import openai  # a second of imports: only where there is a judge
-
+    async def _request(self, messages: list[dict[str, str]], attempt: int) -> tuple[_Reply, int | None]:
         if self._client is None:
             key = self._endpoint.key or "none"
             self._client = openai.AsyncOpenAI(base_url=self.settings.base_url, api_key=key, max_retries=0, timeout=None)
@@ -161,17 +158,33 @@ class Judge(RewardComponent[JudgeSettings]):
         if attempt:  # the same reply once more would help nobody
             sampling = {**sampling, "seed": attempt, "temperature": 0.7}
         try:
-            answer = await self._client.chat.completions.create(
+            answer = await self._client.chat.completions.with_raw_response.create(
                 model=self.settings.model, messages=messages, **sampling
             )
         except openai.APIStatusError as error:
             raise refusal(error.status_code, error.message, error.response.headers) from error
         except openai.APIError as error:
             raise EndpointError(f"{type(error).__name__}: {error}", passes=True) from error
-        usage = answer.usage
-        text = (answer.choices[0].message.content or "") if answer.choices else ""
-        return _Reply(text, usage.prompt_tokens if usage else 0, usage.completion_tokens if usage else 0)
+        return _read(answer.text)
 
     async def close(self) -> None:
         if self._client is not None:
             await self._client.close()
+
+
+def _read(answer: str) -> tuple[_Reply, int | None]:
+    """A reply, and the tokens that it used where the service says so.
+
+    Raises:
+        EndpointError: it is none.
+    """
+    try:
+        found: dict[str, Any] = json.loads(answer)
+        choices: list[Any] = found["choices"]
+        text = text_of(choices[0]["message"]) if choices else ""  # a service may withhold what it filtered
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise EndpointError(f"no chat completion but {answer[:200]!r}; is base_url right?", passes=False) from error
+    usage = found.get("usage")
+    counts = [usage.get(f"{part}_tokens") if isinstance(usage, dict) else None for part in ("prompt", "completion")]
+    prompt, completion = (count if isinstance(count, int) else 0 for count in counts)
+    return _Reply(text, prompt, completion), prompt + completion or None

@@ -1,9 +1,10 @@
 """A component that a sequence classifier scores: a server with vLLM's `/classify`, or a folder in this process."""
 
+import asyncio
 import json
 import math
 import os
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -11,6 +12,7 @@ from pydantic import Field, model_validator
 
 from agentverl import blocking
 from agentverl.errors import BoundaryError, SettingsError
+from agentverl.messages import Message, text_of
 from agentverl.rewards.base import RewardInput, RewardResult
 from agentverl.rewards.components.base import ComponentContext, RewardComponent
 from agentverl.rewards.endpoint import CHARACTERS_A_TOKEN, Endpoint, EndpointError, EndpointSettings, refusal
@@ -57,23 +59,11 @@ class RewardModel(RewardComponent[RewardModelSettings]):
         super().__init__(name, settings, context)
         self._endpoint = Endpoint(f"reward model {name}", settings)
         self._session: aiohttp.ClientSession | None = None
+        self._loading = asyncio.Lock()
+        self._loaded: Any = None
         for path in (settings.model_path, settings.tokenizer_path):
             if path is not None and not os.path.isdir(os.path.expanduser(path)):
                 raise SettingsError(f"reward.components: {name} names {path}, which is no folder")
-
-    @cached_property
-    def _classifier(self) -> Any:
-        from agentverl.rewards.classifier import Classifier  # torch, in the process that scores
-
-        return Classifier(os.path.expanduser(str(self.settings.model_path)))
-
-    @cached_property
-    def _tokenizer(self) -> Any:
-        if self.settings.tokenizer_path is None:
-            return None
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(os.path.expanduser(self.settings.tokenizer_path))
 
     async def score(self, judged: RewardInput) -> RewardResult:
         values = await (self._here(judged) if self.settings.model_path is not None else self._served(judged))
@@ -81,26 +71,43 @@ class RewardModel(RewardComponent[RewardModelSettings]):
             raise BoundaryError(
                 f"class_index={self.settings.class_index}, but the reward model has {len(values)} classes", "reward"
             )
-        value = float(values[self.settings.class_index])
+        value = values[self.settings.class_index]
         if not math.isfinite(value):
             raise BoundaryError(f"the reward model gave {value}", "reward")
         return RewardResult(score=value)
 
     async def _here(self, judged: RewardInput) -> list[float]:
-        from agentverl.rewards.classifier import conversation_text, probabilities
+        classifier = await self._once_loaded(self._load_classifier)
+        logits: list[float] = (await classifier.read(conversation_text(judged.messages, classifier.tokenizer))).logits
+        if not self.settings.use_activation:
+            return logits
+        from agentverl.rewards.classifier import probabilities
 
-        classifier = await blocking.call(lambda: self._classifier)
-        logits: list[float] = await classifier.logits(conversation_text(judged.messages, classifier.tokenizer))
-        return probabilities(logits) if self.settings.use_activation else logits
+        return probabilities(logits)
 
     async def _served(self, judged: RewardInput) -> list[float]:
-        from agentverl.rewards.classifier import conversation_text
-
-        tokenizer = await blocking.call(lambda: self._tokenizer)
+        tokenizer = None if self.settings.tokenizer_path is None else await self._once_loaded(self._load_tokenizer)
         text = conversation_text(judged.messages, tokenizer)
         return await self._endpoint.ask(lambda: self._request(text), len(text) // CHARACTERS_A_TOKEN)
 
-    async def _request(self, text: str) -> list[float]:
+    async def _once_loaded(self, load: Callable[[], Any]) -> Any:
+        """What `load` gives, which takes seconds, its imports included: in a thread, for all who wait."""
+        async with self._loading:
+            if self._loaded is None:
+                self._loaded = await blocking.call(load)
+        return self._loaded
+
+    def _load_classifier(self) -> Any:
+        from agentverl.rewards.classifier import Classifier
+
+        return Classifier(os.path.expanduser(str(self.settings.model_path)))
+
+    def _load_tokenizer(self) -> Any:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(os.path.expanduser(str(self.settings.tokenizer_path)))
+
+    async def _request(self, text: str) -> tuple[list[float], int | None]:
         if self._session is None:
             key = self._endpoint.key
             headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -115,11 +122,21 @@ class RewardModel(RewardComponent[RewardModelSettings]):
         if response.status != 200:
             raise refusal(response.status, answer, response.headers)
         try:
-            values: list[float] = json.loads(answer)["data"][0]["probs"]
+            found: dict[str, Any] = json.loads(answer)
+            values = [float(value) for value in found["data"][0]["probs"]]
         except (ValueError, LookupError, TypeError) as error:
-            raise EndpointError(f"no `data[0].probs` in {answer[:200]!r}", passes=False) from error
-        return values
+            raise EndpointError(f"no numbers `data[0].probs` in {answer[:200]!r}", passes=False) from error
+        used = (found.get("usage") or {}).get("total_tokens")
+        return values, used if isinstance(used, int) else None
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+
+
+def conversation_text(messages: Sequence[Message], tokenizer: Any = None) -> str:
+    """A conversation as a reward model reads it: by its tokenizer's chat template, else `role: text` lines."""
+    if tokenizer is not None and tokenizer.chat_template:
+        plain = [{"role": str(message.get("role")), "content": text_of(message)} for message in messages]
+        return str(tokenizer.apply_chat_template(plain, tokenize=False))
+    return "\n".join(f"{message.get('role')}: {text_of(message)}" for message in messages)
