@@ -15,9 +15,9 @@ class OutOfTimeError(TimeoutError):
     """`bounded` gave up waiting; a TimeoutError of what was awaited is another thing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Deadline:
-    """A moment on the monotonic clock; `None` never comes."""
+    """A moment on the monotonic clock, which may be put off; `None` never comes."""
 
     at: float | None = None
 
@@ -35,12 +35,17 @@ class Deadline:
     def passed(self) -> bool:
         return self.at is not None and time.monotonic() >= self.at
 
+    def put_off(self, seconds: float) -> None:
+        """Let it come later."""
+        if self.at is not None:
+            self.at += seconds
+
     def within(self, seconds: float | None) -> "Deadline":
         """The earlier of this deadline and one `seconds` from now."""
         other = Deadline.after(seconds)
         if self.at is None or (other.at is not None and other.at < self.at):
             return other
-        return self
+        return Deadline(self.at)
 
 
 async def contained(awaitable: Awaitable[_T]) -> _T:

@@ -51,16 +51,17 @@ class TokenOutput:
     extra_fields: dict[str, Any] = field(default_factory=dict)
 
 
-class Turn(BaseModel):
+@dataclass(slots=True)
+class Turn:
     """One message's tokens: `response_ids[start:stop]` of its sequence."""
 
     role: str
     start: int
     stop: int
     seconds: float = 0.0
-    tool_names: list[str] = Field(default_factory=list)
+    tool_names: list[str] = field(default_factory=list)
     reward: float | None = None
-    rewards: dict[str, float] = Field(default_factory=dict)
+    rewards: dict[str, float] = field(default_factory=dict)
     """The parts of `reward` by the name that each was given with."""
     state_key: str | None = None
     """Names the state that a turn of the policy answers; turns with equal keys answer the same."""

@@ -54,9 +54,17 @@ class EnvironmentContext:
     row: dict[str, Any] = field(default_factory=dict)
     trajectory_id: str = ""
     deadline: Deadline = field(default_factory=Deadline)
-    random: Random = field(default_factory=Random)
+    seed: int | None = None
     messages: Sequence[Message] = ()
     """The conversation as the policy saw it; complete when `score` is called."""
+    _random: Random | None = field(init=False, default=None)
+
+    @property
+    def random(self) -> Random:
+        """Random numbers of this trajectory alone."""
+        if self._random is None:  # its state takes 3 kB
+            self._random = Random(self.seed)
+        return self._random
 
     @property
     def final_answer(self) -> str:

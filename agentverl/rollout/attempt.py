@@ -3,6 +3,7 @@
 import asyncio
 import traceback
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,7 +17,7 @@ from agentverl.rollout.client import Gate, HeldServer, TrajectoryClient
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure
 from agentverl.rollout.judging import settle
 from agentverl.rollout.parts import Workshop
-from agentverl.rollout.raw_outputs import as_outputs, complete
+from agentverl.rollout.raw_outputs import as_outputs, complete, raw_params
 from agentverl.rollout.record_check import mismatch, rebuilt
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.scoring import Scoring
@@ -34,15 +35,8 @@ class Attempt:
         self._episode = episode
         run_seed = self._settings.run_seed
         self._run_seed = derive_seed(run_seed, "validation") if episode.validation else run_seed
-        self._client = TrajectoryClient(
-            lease,
-            gate=gate,
-            turnstile=workshop.turnstile,
-            timeout_seconds=self._settings.seconds(self._settings.generate_timeout_seconds),
-            one_request_at_a_time=self._settings.deterministic,
-            on_queued=self._extend,
-            defaults=self._raw_params,
-        )
+        self._lease = lease
+        self._gate = gate
         seed = derive_seed(self._run_seed, episode.uid, episode.sample, "stage")
         self._stage = Stage(episode.row, episode.trajectory_id, seed)
         self._result = EpisodeResult(episode=episode)
@@ -82,9 +76,24 @@ class Attempt:
             return self._fail(self._stage.opening, f"{type(error).__name__}: {error}{line_of(error)}", True)
         return True
 
+    def _make_client(self, deadline: Deadline) -> TrajectoryClient:
+        episode, settings, workshop = self._episode, self._settings, self._workshop
+        identity = (self._run_seed, episode.uid, episode.sample)
+        return TrajectoryClient(
+            self._lease,
+            gate=self._gate,
+            turnstile=workshop.turnstile,
+            timeout_seconds=settings.seconds(settings.generate_timeout_seconds),
+            one_request_at_a_time=settings.deterministic,
+            on_queued=deadline.put_off,
+            defaults=partial(raw_params, settings.limits, workshop.parts.template, identity),
+        )
+
     def _make_context(self) -> AgentContext:
         stage, parts = self._stage, self._workshop.parts
         environment = stage.environment
+        deadline = Deadline.after(self._settings.seconds(self._settings.trajectory_timeout_seconds))
+        self._client = self._make_client(deadline)
         return AgentContext(
             server_manager=self._client,
             template=parts.template,
@@ -104,7 +113,7 @@ class Attempt:
             uid=self._episode.uid,
             sample=self._episode.sample,
             run_seed=self._run_seed,
-            deadline=Deadline.after(self._settings.seconds(self._settings.trajectory_timeout_seconds)),
+            deadline=deadline,
         )
 
     async def _play(self, spec: AgentLoopSpec) -> bool:
@@ -123,6 +132,8 @@ class Attempt:
                 self._result.failure.traceback = "".join(traceback.format_exception(error))
         if outputs is None:
             outputs = self._what_is_there()
+        # Chats hold the context, which holds them: without the circle all of it is freed as soon as the episode ends.
+        self._context.chats.clear()
         self._result.outputs = outputs
         if self._result.failure is None and not outputs:
             no_output = "returned no output; expected `return chat.outputs()`"
@@ -169,24 +180,6 @@ class Attempt:
         if reason is not None:
             return self._fail("agent", f"what the loop returned is not what was sampled: {reason}")
         return True
-
-    def _raw_params(self, prompt_ids: list[int]) -> dict[str, Any]:
-        """Sampling parameters of a loop that calls the server itself and does not state them."""
-        record, limits = self._client.record, self._settings.limits
-        used = len(prompt_ids) - len(record[0].prompt_ids) if record else 0
-        left = [limits.max_response_length - used]
-        if limits.max_model_len is not None:
-            left.append(limits.max_model_len - len(prompt_ids))
-        return {
-            "max_tokens": max(1, min(left)),
-            "stop_token_ids": list(self._workshop.parts.template.stop_token_ids),
-            "seed": derive_seed(self._run_seed, self._episode.uid, self._episode.sample, "raw", len(record)),
-        }
-
-    def _extend(self, seconds: float) -> None:
-        deadline = self._context.deadline
-        if deadline.at is not None:
-            self._context.deadline = Deadline(deadline.at + seconds)
 
     def _fail(self, boundary: Boundary, message: str, retriable: bool = False) -> bool:
         self._result.failure = Failure(boundary=boundary, message=message, retriable=retriable)

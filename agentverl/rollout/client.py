@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentverl.deadlines import OutOfTimeError, bounded
 from agentverl.errors import BadInputError, BoundaryError, InfrastructureError
 from agentverl.rollout.continued import Continued
+from agentverl.rollout.record import Record
 from agentverl.rollout.replica import RolloutReplica
 from agentverl.rollout.turnstile import Turnstile
 from agentverl.trajectory import TokenOutput
@@ -29,16 +29,6 @@ class HeldServer(Protocol):
     async def follow(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """One answer of the server: what it was sampled after, the tokens and their log-probabilities."""
-
-    prompt_ids: list[int]
-    token_ids: list[int]
-    log_probs: list[float] | None
-    temperature: float
-
-
 class Gate:
     """Closed while the weights are changed by a pause: requests wait, and the wait counts for no deadline."""
 
@@ -55,6 +45,13 @@ class Gate:
     def open(self) -> None:
         self._open.set()
         self._tell(True)
+
+    def set(self, is_open: bool) -> None:
+        """Open or close it."""
+        if is_open:
+            self.open()
+        else:
+            self.close()
 
     def _tell(self, is_open: bool) -> None:
         for listener in self.listeners:
@@ -76,13 +73,13 @@ class Gate:
 class TrajectoryClient:
     """What an agent loop calls `server_manager`: `generate` on the server that the trajectory was given.
 
-    `record` holds every answer, copied as it came, for the check of what the loop returns. Cancelling `generate` aborts
+    `record` holds every answer, for the check of what the loop returns. Cancelling `generate` aborts
     the request on the server. Sub-agents have request ids of their own; with `one_request_at_a_time` they share the
     trajectory's, so that a server that waits for every open lease is never kept waiting by a parent.
 
     Args:
         on_queued: told the seconds that a request waited, which count for no deadline.
-        defaults: sampling parameters after a prompt, for requests that leave `max_tokens` or `seed` open.
+        defaults: sampling parameters, by prompt and record, of requests that leave `max_tokens` or `seed` open.
     """
 
     def __init__(
@@ -94,9 +91,9 @@ class TrajectoryClient:
         timeout_seconds: float | None = None,
         one_request_at_a_time: bool = False,
         on_queued: Callable[[float], None] | None = None,
-        defaults: Callable[[list[int]], dict[str, Any]] | None = None,
+        defaults: Callable[[list[int], Record], dict[str, Any]] | None = None,
     ) -> None:
-        self.record: list[Sampled] = []
+        self.record = Record()
         self._lease = lease
         self._gate = gate
         self._turnstile = turnstile
@@ -115,7 +112,7 @@ class TrajectoryClient:
             BadInputError: a sampling parameter that the server refuses.
         """
         if self._defaults is not None and not ("max_tokens" in sampling_params and "seed" in sampling_params):
-            sampling_params = {**self._defaults(prompt_ids), **sampling_params}
+            sampling_params = {**self._defaults(prompt_ids, self.record), **sampling_params}
         media = {name: value for name, value in media.items() if value is not None}
         if self._gate is not None and not self._gate.is_open:
             self._queued(await self._gate.passed())
@@ -127,8 +124,7 @@ class TrajectoryClient:
         if self._turnstile is not None:
             await self._turnstile.passed()
         temperature = float(sampling_params.get("temperature", 1.0))
-        log_probs = None if output.log_probs is None else list(output.log_probs)
-        self.record.append(Sampled(list(prompt_ids), list(output.token_ids), log_probs, temperature))
+        self.record.add(request_id, prompt_ids, output, temperature)
         return output
 
     async def _complete(

@@ -1,10 +1,32 @@
-"""Outputs of loops that made them themselves, completed with what the journal and the batch need."""
+"""Loops that ask for tokens themselves: what their requests and their outputs leave open."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from agentverl.rollout.client import Sampled
+from agentverl.agent_loops.limits import ChatLimits
+from agentverl.agent_loops.protocols import Template
+from agentverl.rollout.record import Sampled
+from agentverl.settings.seeds import derive_seed
 from agentverl.trajectory import AgentLoopOutput, Turn
+
+
+def raw_params(
+    limits: ChatLimits,
+    template: Template,
+    identity: tuple[int, str, int],
+    prompt_ids: Sequence[int],
+    record: Sequence[Sampled],
+) -> dict[str, Any]:
+    """Sampling parameters of a request that does not state them; `identity` is run seed, uid and sample."""
+    used = len(prompt_ids) - len(record[0].prompt_ids) if record else 0
+    left = [limits.max_response_length - used]
+    if limits.max_model_len is not None:
+        left.append(limits.max_model_len - len(prompt_ids))
+    return {
+        "max_tokens": max(1, min(left)),
+        "stop_token_ids": list(template.stop_token_ids),
+        "seed": derive_seed(*identity, "raw", len(record)),
+    }
 
 
 def as_outputs(returned: Any) -> list[AgentLoopOutput]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agentverl.rollout.client import Sampled
+from agentverl.rollout.record import Sampled
 from agentverl.trajectory import AgentLoopOutput
 
 
@@ -19,10 +19,9 @@ def mismatch(outputs: Sequence[AgentLoopOutput], record: Sequence[Sampled], voca
         ids = output.prompt_ids + output.response_ids
         if ids and (min(ids) < 0 or max(ids) >= max(vocabulary, largest + 1)):
             return f"sequence {output.sequence_index}: token ids from {min(ids)} to {max(ids)}; there are {vocabulary}"
-        for start, stop in _runs(output.response_mask):
-            reason = _explain_run(output, start, stop, unused)
-            if reason is not None:
-                return f"sequence {output.sequence_index}: {reason}"
+        reason = _explain(output, ids, unused)
+        if reason is not None:
+            return f"sequence {output.sequence_index}: {reason}"
     return None
 
 
@@ -42,23 +41,27 @@ def _runs(mask: list[int]) -> list[tuple[int, int]]:
         runs.append((start, stop))
 
 
-def _explain_run(output: AgentLoopOutput, start: int, stop: int, unused: list[Sampled]) -> str | None:
-    """Take out of `unused` the answers that make up a run; the reason where none does."""
-    while start < stop:
-        run = output.response_ids[start:stop]
-        alike = [index for index, sampled in enumerate(unused) if _begins(run, sampled.token_ids)]
-        if not alike:
-            return f"response_ids[{start}:{stop}] have mask 1 but were not sampled, or carry loss twice"
-        before = output.prompt_ids + output.response_ids[:start]
-        found = next((index for index in alike if unused[index].prompt_ids == before), None)
-        if found is None:
-            return f"response_ids[{start}:{stop}] were sampled after other tokens than those that stand before them"
-        sampled = unused.pop(found)
-        count = min(len(sampled.token_ids), len(run))
-        said, known = output.response_logprobs, sampled.log_probs
-        if said is not None and known is not None and said[start : start + count] != known[:count]:
-            return f"response_logprobs[{start}:{start + count}] are not what the server answered"
-        start += count
+def _explain(output: AgentLoopOutput, ids: list[int], unused: list[Sampled]) -> str | None:
+    """Take out of `unused` the answers that make up the runs of a sequence; the reason where none does."""
+    first = len(output.prompt_ids)
+    checked: tuple[Sampled, int] | None = None
+    for begin, stop in _runs(output.response_mask):
+        start = begin
+        while start < stop:
+            run = output.response_ids[start:stop]
+            alike = (index for index, sampled in enumerate(unused) if _begins(run, sampled.token_ids))
+            found = next((index for index in alike if unused[index].stands_at(ids, first + start, checked)), None)
+            if found is None:
+                if any(_begins(run, sampled.token_ids) for sampled in unused):
+                    return f"response_ids[{start}:{stop}] were sampled after other tokens than stand before them"
+                return f"response_ids[{start}:{stop}] have mask 1 but were not sampled, or carry loss twice"
+            sampled = unused.pop(found)
+            count = min(len(sampled.token_ids), len(run))
+            said, known = output.response_logprobs, sampled.log_probs
+            if said is not None and known is not None and said[start : start + count] != known[:count]:
+                return f"response_logprobs[{start}:{start + count}] are not what the server answered"
+            start += count
+            checked = (sampled, first + start) if count == len(sampled.token_ids) else None
     return None
 
 

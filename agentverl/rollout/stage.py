@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from random import Random
 from typing import Any, Literal
 
 from agentverl.deadlines import Deadline, OutOfTimeError, bounded
@@ -78,12 +77,12 @@ class Stage:
         spec = await worlds.find(self.row)
         identity: dict[str, Any] = {"row": self.row, "trajectory_id": self._trajectory_id, "deadline": deadline}
         self.opening = "tool"
-        tool_context = ToolContext(**identity, random=Random(self._seed))
+        tool_context = ToolContext(**identity, seed=self._seed)
         self._opened = self.tools = await toolset.open(tool_context, self.row.get("tools_kwargs"))
         self.opening = "environment"
         if spec is None:
             return
-        context = EnvironmentContext(**identity, random=Random(self._seed + 1))
+        context = EnvironmentContext(**identity, seed=self._seed + 1)
         self.environment = spec.create(context)
         observation = await reset(self.environment, context, self.row.get("environment_kwargs") or {})
         self._offer(observation)

@@ -25,7 +25,15 @@ class ToolContext:
     row: dict[str, Any] = field(default_factory=dict)
     trajectory_id: str = ""
     deadline: Deadline = field(default_factory=Deadline)
-    random: Random = field(default_factory=Random)
+    seed: int | None = None
+    _random: Random | None = field(init=False, default=None)
+
+    @property
+    def random(self) -> Random:
+        """Random numbers of this trajectory alone."""
+        if self._random is None:  # its state takes 3 kB
+            self._random = Random(self.seed)
+        return self._random
 
 
 class ToolSettings(BaseModel):

@@ -1,6 +1,8 @@
 """The runner: what becomes of an episode in each way it can go."""
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -188,3 +190,15 @@ async def test_cancelling_closes_everything(house: MakeHouse) -> None:
         await task
     assert Broken.closed == 1
     assert stage.replica.aborted == stage.replica.closed == ["0-1/0"]
+
+
+async def test_an_episode_that_ended_leaves_nothing_to_the_garbage_collector(house: MakeHouse) -> None:
+    home = house(calculate_then_answer)
+    await home.play()
+    gc.collect()
+    gc.disable()
+    try:
+        result = weakref.ref((await home.play()).outputs[0])
+        assert result() is None
+    finally:
+        gc.enable()

@@ -5,19 +5,22 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentverl.agent_loops.limits import ChatLimits
 from agentverl.data.chat_template import ChatTemplate
-from agentverl.errors import InfrastructureError, TrainingStoppedError
+from agentverl.errors import InfrastructureError, PluginError, TrainingStoppedError
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult
 from agentverl.rollout.parts import EpisodeParts
+from agentverl.rollout.player import MOST_A_LETTER, Letter, Order, Player, Reply
 from agentverl.rollout.replica import RolloutReplica
 from agentverl.rollout.router import LeastLoadedRouter
 from agentverl.rollout.runner import EpisodeRunner
 from agentverl.rollout.runner_pool import RunnerPool
 from agentverl.rollout.runner_settings import RunnerSettings
-from agentverl.rollout.runner_worker import Player, RunnerWorker, Wish
+from agentverl.rollout.runner_worker import RunnerWorker
 from agentverl.single_controller.launcher import start_workers
 from agentverl.single_controller.worker import WorkerClass
 from agentverl.tools.loading import tools_of_entries
@@ -34,15 +37,16 @@ class MortalPlayer(Player):
         super().__init__(runner)
         self.dead = asyncio.Event()
         self.begun: list[str] = []
+        self.letters = 0
 
-    async def play(self, number: int, episode: Episode, replica: RolloutReplica) -> EpisodeResult:
-        self.begun.append(episode.trajectory_id)
-        result: EpisodeResult = await self._or_dead(super().play(number, episode, replica))
-        return result
+    async def take(self, letter: Letter) -> None:
+        self.begun += [order.episode.trajectory_id for order in letter.orders]
+        self.letters += 1
+        await self._or_dead(super().take(letter))
 
-    async def next_wishes(self) -> list[Wish]:
-        wishes: list[Wish] = await self._or_dead(super().next_wishes())
-        return wishes
+    async def next_reply(self) -> Reply:
+        reply: Reply = await self._or_dead(super().next_reply())
+        return reply
 
     async def _or_dead(self, work: Any) -> Any:
         task, death = asyncio.ensure_future(work), asyncio.ensure_future(self.dead.wait())
@@ -198,3 +202,30 @@ async def test_a_worker_makes_its_runner_when_it_starts(template: ChatTemplate) 
     await world.pool.close()
     await workers.stop_player()
     await workers.stop_player()
+
+
+async def test_episodes_that_begin_together_are_sent_together(world: World) -> None:
+    await asyncio.gather(*(world.play(sample) for sample in range(40)))
+    assert [len(player.begun) for player in world.players] == [20, 20]
+    assert all(player.letters <= 2 for player in world.players)
+
+
+async def test_what_an_episode_raises_is_raised_where_it_is_waited_for(world: World) -> None:
+    episode = Episode(uid="0-1", sample=0, row={"raw_prompt": QUESTION, "agent_name": "nobody"}, sampling_params={})
+    lease = await world.router.lease(episode.trajectory_id)
+    with pytest.raises(PluginError, match="nobody") as caught:
+        await world.pool.run(episode, lease, world.gate)
+    assert caught.value.__notes__ == ["raised on runner 0"]
+    assert (await world.play(1)).failed is False
+
+
+@given(count=st.integers(0, 200), cancelled=st.lists(st.integers(0, 9), max_size=3), is_open=st.booleans())
+def test_a_letter_says_the_same_in_parts(count: int, cancelled: list[int], is_open: bool) -> None:
+    episode = Episode(uid="0-1", sample=0, row={}, sampling_params={})
+    orders = [Order(number, episode, cast(RolloutReplica, None)) for number in range(count)]
+    parts = list(Letter(orders, cancelled, [], is_open).parts())
+    assert [order for part in parts for order in part.orders] == orders
+    assert max(len(part.orders) for part in parts) <= MOST_A_LETTER
+    assert [number for part in parts for number in part.cancelled] == cancelled
+    assert [part.gate_is_open for part in parts] == [is_open] + [None] * (len(parts) - 1)
+    assert parts[-1].cancelled == cancelled
