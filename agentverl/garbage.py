@@ -6,12 +6,17 @@ _SMALL_STEPS = (10_000, 2, 1_000)
 
 
 def leave_alone_what_is_there() -> None:
-    """Never look again at the objects that live now, such as imported modules.
+    """Look no more at the objects that live now, such as imported modules.
 
     A full collection would walk through all of them each time: a third of a second with torch and transformers.
     """
     gc.collect()
     gc.freeze()
+
+
+def look_at_all_again() -> None:
+    """Undo `leave_alone_what_is_there`, for processes that go on to something else."""
+    gc.unfreeze()
 
 
 def collect_in_small_steps() -> None:

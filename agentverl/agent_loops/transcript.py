@@ -1,6 +1,7 @@
 """The token half of a chat: one sequence after another, rendered, fitted to the budgets, and turned into outputs."""
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -157,9 +158,8 @@ class Transcript:
     @property
     def state(self) -> str:
         """A digest of what stands after the last reply, of the whole conversation where there is none."""
-        replies = [number for number, message in enumerate(self.messages) if message["role"] == "assistant"]
-        seen = self.messages[replies[-1] + 1 :] if replies else self.messages
-        text = "\x1e".join(f"{message['role']}\x1f{text_of(message)}" for message in seen)
+        seen = list(itertools.takewhile(lambda message: message["role"] != "assistant", reversed(self.messages)))
+        text = "\x1e".join(f"{message['role']}\x1f{text_of(message)}" for message in reversed(seen))
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     def credit(self, name: str, value: float) -> None:

@@ -208,6 +208,8 @@ class ChatTemplate:
     def _calls(self, before: Sequence[Message], new: list[Message]) -> CallKey:
         """The calls that the leading tool messages answer, as far as the template makes use of them."""
         count = next((i for i, message in enumerate(new) if message["role"] != "tool"), len(new))
+        if not self._facts.needs_calls:
+            return ()
         plain = call_key(count)
         if not count or not self._facts.depends_on_calls:
             return plain

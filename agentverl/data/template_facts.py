@@ -42,6 +42,8 @@ class TemplateFacts:
     takes_tool_messages: bool
     shows_calls: bool
     """Whether an assistant's tool calls are written at all."""
+    needs_calls: bool
+    """Whether tool messages may be written otherwise, or not at all, after a turn that made no calls."""
     depends_on_calls: bool
     depends_on_tools: bool
     strips_reasoning: bool
@@ -55,12 +57,14 @@ def learn_facts(maker: HeadMaker, renderer: TemplateRenderer, control: ControlTe
     """
     rests = [_rest_after(maker, (), [FOLLOW_UP], None)]
     takes_tools = takes_tool_messages(maker)
-    depends_on_calls = False
+    needs_calls = depends_on_calls = False
     if takes_tools:
         answers = [answer_to(call) for call in call_key(2)]
         rests.append(_rest_after(maker, call_key(1), answers[:1], None))
+        needs_calls = _refuses_or_differs(maker, (), answers[:1], None, rests[1])
         with contextlib.suppress(BadInputError):  # some templates allow one call a turn
             rests.append(_rest_after(maker, call_key(2), answers, None))
+            needs_calls = needs_calls or _refuses_or_differs(maker, (), answers, None, rests[2])
         renamed = (("other", call_key(9)[-1][1]),)
         depends_on_calls = _refuses_or_differs(maker, renamed, answers[:1], None, rests[1])
     depends_on_tools = renderer.distinguishes_tools or _refuses_or_differs(
@@ -73,6 +77,7 @@ def learn_facts(maker: HeadMaker, renderer: TemplateRenderer, control: ControlTe
         end_ids=frozenset(end for _, end in rests),
         takes_tool_messages=takes_tools,
         shows_calls=_shows_calls(renderer),
+        needs_calls=needs_calls or depends_on_tools,
         depends_on_calls=depends_on_calls,
         depends_on_tools=depends_on_tools,
         strips_reasoning=_strips_reasoning(renderer),

@@ -144,6 +144,9 @@ def _part_text(part: Any) -> str:
 
 def _compiled(template: str) -> Any:
     try:
-        return _compile_jinja_template(template)
+        compiled = _compile_jinja_template(template)
+        # Each rendering copies them, name by name where they are the chain of dicts that jinja makes.
+        compiled.globals = dict(compiled.globals)
+        return compiled
     except jinja2.TemplateSyntaxError as error:
         raise ModelFolderError(f"the chat template does not compile: line {error.lineno}: {error.message}") from error

@@ -17,7 +17,7 @@ from agentverl.rollout.replica import RolloutReplica
 from agentverl.rollout.runner import EpisodeRunner
 from agentverl.single_controller.outcome import Failure, Outcome
 
-MOST_A_LETTER = 64
+MOST_A_LETTER = 32
 """Episodes in one letter: reading it holds the event loop up."""
 _GATHER_SECONDS = 0.02
 """How long a trajectory that ended waits for others to be sent with."""

@@ -4,7 +4,6 @@ import inspect
 import json
 import logging
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 from agentverl import blocking
@@ -38,6 +37,7 @@ class BoundTool:
         self.schema = schema
         self.timeout_seconds = timeout_seconds
         self._checker = checker
+        self._is_async = inspect.iscoroutinefunction(tool.call)
 
     async def call(self, arguments: dict[str, Any]) -> ToolResponse:
         """Check the arguments, call the tool, and turn whatever comes into an answer.
@@ -52,7 +52,7 @@ class BoundTool:
                 return _refused(str(error), "invalid_arguments")
         try:
             seconds = None if blocking.inline else self.timeout_seconds
-            return as_response(await bounded(_called(self.tool.call, arguments), seconds))
+            return as_response(await bounded(self._called(arguments), seconds))
         except ToolError as error:
             return _refused(str(error), "tool_error")
         except TimeoutError as error:
@@ -63,16 +63,15 @@ class BoundTool:
             _warn_once(self.name, error)
             return _refused(f"{self.name} failed: {type(error).__name__}: {error}", "exception")
 
+    async def _called(self, arguments: dict[str, Any]) -> Any:
+        if self._is_async:
+            return await self.tool.call(**arguments)
+        answer: Any = await blocking.call(self.tool.call, **arguments)
+        return await answer if inspect.isawaitable(answer) else answer
+
     async def close(self) -> None:
         """Close the tool, whose trajectory is over."""
         await self.tool.close()
-
-
-async def _called(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    if not inspect.iscoroutinefunction(function):
-        answer = await blocking.call(function, **arguments)
-        return await answer if inspect.isawaitable(answer) else answer
-    return await function(**arguments)
 
 
 def _warn_once(name: str, error: Exception) -> None:

@@ -54,6 +54,7 @@ class FunctionTool(Tool):
 
     function: ClassVar[Callable[..., Any]]
     described: ClassVar[FunctionSchema]
+    is_async: ClassVar[bool]
 
     @classmethod
     def describe(cls, settings: Any) -> FunctionSchema:
@@ -64,7 +65,7 @@ class FunctionTool(Tool):
         if self.described.context_parameter is not None:
             arguments[self.described.context_parameter] = self.context
         function = type(self).function
-        if inspect.iscoroutinefunction(function):
+        if self.is_async:
             answer = await function(**arguments)
         else:
             answer = await blocking.call(function, **arguments)
@@ -83,5 +84,11 @@ def function_tool(function: Callable[..., Any], name: str | None = None) -> type
         raise PluginError(f"a function tool must be a function, not {type(function).__name__}")
     shown = str(name or getattr(function, _MARK, None) or getattr(function, "__name__", type(function).__name__))
     described = function_schema(function, name=shown, context_type=ToolContext)
-    members = {"name": shown, "function": staticmethod(function), "described": described, "__doc__": function.__doc__}
+    members = {
+        "name": shown,
+        "function": staticmethod(function),
+        "described": described,
+        "is_async": inspect.iscoroutinefunction(function),
+        "__doc__": function.__doc__,
+    }
     return type(f"{shown}_tool", (FunctionTool,), members)

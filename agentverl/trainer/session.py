@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentverl import blocking, plugins
+from agentverl import blocking, garbage, plugins
 from agentverl.errors import RunFolderError
 from agentverl.loop_thread import LoopThread
 from agentverl.protocol.data_proto import DataProto
@@ -107,6 +107,8 @@ class Session:
             judging=judging,
         )
         closing.callback(self.rollouts.close)
+        closing.callback(garbage.look_at_all_again)
+        garbage.leave_alone_what_is_there()
 
     def _make_servers(self, trains: bool) -> Servers:
         if not self.settings.actor_rollout_ref.rollout.nnodes:

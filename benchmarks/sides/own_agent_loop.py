@@ -17,6 +17,7 @@ from agent_script import (
 )
 from turns import serve
 
+from agentverl import garbage
 from agentverl.agent_loops.limits import ChatLimits
 from agentverl.data.chat_template import ChatTemplate
 from agentverl.data.hermes import HermesToolParser
@@ -63,6 +64,7 @@ runner = EpisodeRunner(RunnerSettings(limits=limits, default_agent_loop="tool_ag
 settings = RolloutsSettings(sampling_params={"temperature": 1.0}, max_concurrent_trajectories=SAMPLES)
 rows = [{"uid": f"0-{number}", "raw_prompt": question} for number, question in enumerate(QUESTIONS)]
 rollouts = Rollouts(runner, LeastLoadedRouter([Server()]), settings)
+garbage.leave_alone_what_is_there()  # as a run does when all is open
 
 
 def turn() -> dict[str, Any]:
