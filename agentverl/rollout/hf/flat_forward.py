@@ -77,18 +77,24 @@ class FlatForward:
         for node in nodes:
             joined.setdefault((node.args[0], _has_bias(node)), []).append(node)
         for (states, _), of_states in joined.items():
-            self._replace(of_states, PackedLinear([self._weights(node) for node in of_states]), states)
+            packed = PackedLinear([self._weights(node) for node in of_states])
+            summed = _sum_with_residual(of_states[0]) if len(of_states) == 1 else None
+            if summed is None:
+                self._replace(of_states, packed, states)
+            else:
+                self._replace([summed[0]], packed, states, summed[1])
 
-    def _replace(self, nodes: list[Node], linear: PackedLinear | PackedGate, states: Any) -> None:
+    def _replace(self, nodes: list[Node], linear: PackedLinear | PackedGate, *inputs: Any) -> None:
         """Let one call give the outputs of all nodes."""
         self._linears.append(linear)
         graph = self._graph.graph
         with graph.inserting_before(nodes[0]):
-            outputs = graph.call_function(linear, (states,))
+            outputs = graph.call_function(linear, inputs)
             parts = [outputs]
             if len(nodes) > 1:
                 parts = [graph.call_function(operator.getitem, (outputs, place)) for place in range(len(nodes))]
         for node, part in zip(nodes, parts, strict=True):
+            part.meta = node.meta
             node.replace_all_uses_with(part)
             graph.erase_node(node)
 
@@ -131,6 +137,15 @@ def _gate_and_product(gate: Node) -> tuple[Node, Node] | None:
         if isinstance(up, Node) and up.target is _LINEAR and _is_fixed(up) and _only_user(up, product.target):
             return (up, product) if up.args[0] is gate.args[0] else None
     return None
+
+
+def _sum_with_residual(linear: Node) -> tuple[Node, Node] | None:
+    """Where a layer's output is only added to something of its own shape: the sum, and what it is added to."""
+    total = _only_user(linear, torch.ops.aten.add.Tensor)
+    if total is None or total.kwargs:
+        return None
+    other = total.args[0] if total.args[1] is linear else total.args[1]
+    return (total, other) if isinstance(other, Node) and other.meta == linear.meta else None
 
 
 def _only_user(node: Node | None, target: Any) -> Node | None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import Cache
 
 from agentverl.rollout.hf.attention import recording
+from agentverl.rollout.hf.fused_operations import fuse
 from agentverl.rollout.hf.kv_pool import PackedLayer
 
 _CASTS = (torch.ops.aten.to.dtype, torch.ops.aten.to.device)
@@ -57,7 +58,7 @@ class Record:
             graph = Graph()  # one that belongs to no module, which would keep the model's weights
             graph.output(graph.graph_copy(module.graph, {}))
             for node in graph.nodes:
-                node.meta.clear()
+                node.meta = _shape_in_words(node)
             _records[key] = cls(graph, {target: names.get(id(tensor), tensor) for target, tensor in found.items()})
         return _records[key]
 
@@ -68,6 +69,11 @@ class Record:
             {name: own[tensor] if isinstance(tensor, str) else tensor for name, tensor in self.tensors.items()},
             copy.deepcopy(self.graph),
         )
+
+
+def _shape_in_words(node: Node) -> dict[str, str]:
+    """What is kept of how a node was recorded: its shape, not the tensor of it."""
+    return {"shape": str(tuple(node.meta["val"].shape))} if hasattr(node.meta.get("val"), "shape") else {}
 
 
 _records: dict[tuple[Any, ...], Record] = {}
@@ -113,7 +119,7 @@ def _recorded_module(model: Any, cache_argument: str, layers: int) -> GraphModul
     if graph.shape_env is None or graph.shape_env.guards:
         raise ValueError("what is computed depends on sizes")
     _drop_empty_casts(graph)
-    return graph
+    return fuse(graph)
 
 
 def _drop_empty_casts(module: GraphModule) -> None:

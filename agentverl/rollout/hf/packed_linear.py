@@ -37,9 +37,11 @@ class PackedLinear:
         """Pack the weights again before the next product."""
         self._packed = None
 
-    def __call__(self, states: torch.Tensor) -> Any:
-        """(..., O), or a tuple of them where there are several layers."""
+    def __call__(self, states: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        """(..., O), or a tuple of them where there are several layers; to that of one a residual may be added."""
         weight, bias = self._packed = self._packed or _packed(self._layers)
+        if residual is not None:
+            return _product_with(states, residual, weight, bias, "add")
         outputs = _product(states, weight, bias, "none", [], "")
         return outputs if len(self._sizes) == 1 else outputs.split(self._sizes, -1)
 
@@ -60,12 +62,12 @@ class PackedGate:
         """(..., I) to (..., O)"""
         gate, up = self._packed = self._packed or [_packed([self._gate]), _packed([self._up])]
         activated = _product(states, *gate, "swish", [], "")
-        product: torch.Tensor = _product_times(states, activated, *up, "mul")
+        product: torch.Tensor = _product_with(states, activated, *up, "mul")
         return product
 
 
 _product = torch.ops.mkldnn._linear_pointwise.default
-_product_times = torch.ops.mkldnn._linear_pointwise.binary
+_product_with = torch.ops.mkldnn._linear_pointwise.binary
 
 
 def _packed(layers: Sequence[Sequence[torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor | None]:
