@@ -16,8 +16,6 @@ from agentverl.rollout.hf.attention import recording
 from agentverl.rollout.hf.fused_operations import fuse
 from agentverl.rollout.hf.kv_pool import PackedLayer
 
-_CASTS = (torch.ops.aten.to.dtype, torch.ops.aten.to.device)
-
 
 def _shape_of_attention(
     query: torch.Tensor,
@@ -118,14 +116,4 @@ def _recorded_module(model: Any, cache_argument: str, layers: int) -> GraphModul
         graph = traced(places[None], places[None], torch.tensor([2, 5, 6]))
     if graph.shape_env is None or graph.shape_env.guards:
         raise ValueError("what is computed depends on sizes")
-    _drop_empty_casts(graph)
     return fuse(graph)
-
-
-def _drop_empty_casts(module: GraphModule) -> None:
-    for node in list(module.graph.nodes):
-        if node.op == "call_function" and node.target in _CASTS:
-            before, after = node.args[0].meta["val"], node.meta["val"]
-            if before.dtype == after.dtype and before.device == after.device:
-                node.replace_all_uses_with(node.args[0])
-                module.graph.erase_node(node)

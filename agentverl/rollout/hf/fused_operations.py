@@ -12,6 +12,7 @@ from torch.fx.passes.dialect.common.cse_pass import CSEPass
 from torch.fx.subgraph_rewriter import replace_pattern
 
 _aten: Any = torch.ops.aten
+_CASTS = (torch.ops.aten.to.dtype, torch.ops.aten.to.device)
 
 
 @wrap
@@ -34,11 +35,21 @@ def rotated(states: torch.Tensor, cosine: torch.Tensor, signed: torch.Tensor, ha
 
 def fuse(module: GraphModule) -> GraphModule:
     """The same computation, up to rounding, in fewer operations."""
+    _drop_empty_casts(module)
     for pattern in (_norm, _norm_of_half_precision):
         replace_pattern(module, pattern, rms_norm)
     replace_pattern(module, _rotation, _fused_rotation)
     fused: GraphModule = CSEPass()(module).graph_module
     return fused
+
+
+def _drop_empty_casts(module: GraphModule) -> None:
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and node.target in _CASTS:
+            before, after = node.args[0].meta["val"], node.meta["val"]
+            if before.dtype == after.dtype and before.device == after.device:
+                node.replace_all_uses_with(node.args[0])
+                module.graph.erase_node(node)
 
 
 def _norm(states: Any, weight: Any, epsilon: Any) -> Any:
