@@ -39,7 +39,7 @@ def fuse(module: GraphModule) -> GraphModule:
     for pattern in (_norm, _norm_of_half_precision):
         replace_pattern(module, pattern, rms_norm)
     replace_pattern(module, _rotation, _fused_rotation)
-    fused: GraphModule = CSEPass()(module).graph_module
+    fused: GraphModule = CSEPass().call(module).graph_module
     return fused
 
 
