@@ -112,7 +112,8 @@ def _problem(detail: Mapping[str, Any], known: list[str]) -> str:
         return f"key {key!r} is unknown ({hint})"
     if detail["type"] == "missing":
         return f"key {key!r} is missing"
-    return f"{key} = {detail['input']!r}: {detail['msg']}" if key else str(detail["msg"])
+    said = str(detail["msg"]).removeprefix("Value error, ")
+    return f"{key} = {detail['input']!r}: {said}" if key else said
 
 
 def _guarded(kind: str, name: str, load: Any) -> Any:

@@ -44,8 +44,8 @@ def scorer_name(data_source: str) -> str:
     if data_source in dict(plugins.installed("rewards")):
         return data_source
     raise PluginError(
-        f"no reward function for data_source {data_source!r}; set reward.custom_reward_function.path to a file with "
-        f"compute_score, give the environment a `score`, or one of: {', '.join(SCORERS)}"
+        f"no reward function for data_source {data_source!r}; name one with reward.custom_reward_function.path (in a "
+        f"component: `function` in its settings), give the environment a `score`, or use one of: {', '.join(SCORERS)}"
     )
 
 

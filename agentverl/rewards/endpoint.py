@@ -5,7 +5,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from agentverl.deadlines import OutOfTimeError, bounded
@@ -44,6 +44,14 @@ class EndpointSettings(Section):
     """Requests under way at a time."""
 
 
+    @field_validator("base_url")
+    @classmethod
+    def _has_a_scheme(cls, base_url: str) -> str:
+        if base_url and not base_url.startswith(("http://", "https://")):
+            raise ValueError("expected an address that begins with http:// or https://")
+        return base_url
+
+
 class EndpointError(Exception):
     """One request that got no usable answer.
 
@@ -78,7 +86,7 @@ class Endpoint:
     def __init__(self, name: str, settings: EndpointSettings) -> None:
         variable = settings.api_key_variable
         if variable is not None and variable not in os.environ:
-            raise SettingsError(f"reward.components: the {name} takes its key from {variable}, which is not set")
+            raise SettingsError(f"its key stands in the environment variable {variable}, which is not set")
         self.key = os.environ[variable] if variable else None
         self._name = name
         self._settings = settings

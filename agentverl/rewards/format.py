@@ -1,11 +1,20 @@
 """Whether an answer keeps a form: tags, each once and in order, or a pattern."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import regex
+from pydantic import AfterValidator
 
 PATTERN_SECONDS = 1.0
+
+
+def _checked(pattern: str | None) -> str | None:
+    try:
+        regex.compile(pattern or "")
+    except regex.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+    return pattern
 
 
 def compute_score(
@@ -16,7 +25,7 @@ def compute_score(
     *,
     final_message: str | None = None,
     tags: Sequence[str] = (),
-    pattern: str | None = None,
+    pattern: Annotated[str | None, AfterValidator(_checked)] = None,
     **_: Any,
 ) -> float:
     """1 where the final message keeps the form, else 0.
@@ -49,8 +58,6 @@ def _has_tags(text: str, tags: Sequence[str]) -> bool:
 
 def _matches(text: str, pattern: str) -> bool:
     try:
-        return regex.fullmatch(pattern, text.strip(), flags=regex.DOTALL, timeout=PATTERN_SECONDS) is not None
+        return regex.fullmatch(_checked(pattern), text.strip(), flags=regex.DOTALL, timeout=PATTERN_SECONDS) is not None
     except TimeoutError:  # the policy's text made it backtrack without end
         return False
-    except regex.error as error:
-        raise ValueError(f"pattern={pattern!r} is no regular expression: {error}") from None

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentverl.errors import BoundaryError
 from agentverl.rewards.base import RewardInput, RewardResult
-from agentverl.rewards.components.base import ComponentContext, RewardComponent, make_component
+from agentverl.rewards.components.base import ComponentContext, RewardComponent, make_component, naming
 from agentverl.settings.reward import ComponentSettings
 
 _SHARED = ("acc", "pred")
@@ -45,7 +45,8 @@ class Hybrid:
     def check(self, data_sources: set[str]) -> None:
         """Find now what judging these data sources needs."""
         for part in self._parts:
-            part.component.check(data_sources)
+            with naming(part.component.name):
+                part.component.check(data_sources)
 
     async def score(self, judged: RewardInput) -> RewardResult:
         """The weighted sum, and each component's own score under its name; what it reports under `name/key`.

@@ -2,12 +2,29 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jsonschema
+from pydantic import AfterValidator
 
 from agentverl.rewards.code_blocks import last_block
 from agentverl.rewards.process_pool import killable
+
+
+def _validator(schema: Any) -> Any:
+    if not isinstance(schema, Mapping):
+        raise ValueError("no JSON schema: set `schema`, or give one in extra_info['schema'] or the ground truth")
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise ValueError(f"the schema is no JSON schema: {error.message}") from None
+    return kind(schema)
+
+
+def _checked(schema: Any) -> Any:
+    _validator(schema)
+    return schema
 
 
 @killable(minimum_score=0.0)
@@ -18,7 +35,7 @@ def compute_score(
     extra_info: dict[str, Any] | None = None,
     *,
     final_message: str | None = None,
-    schema: Mapping[str, Any] | None = None,
+    schema: Annotated[Mapping[str, Any], AfterValidator(_checked)] | None = None,
     parsed_score: float = 0.0,
     **_: Any,
 ) -> dict[str, Any]:
@@ -41,17 +58,6 @@ def compute_score(
     if problem is None:
         return {"score": 1.0, "acc": 1.0, "problem": ""}
     return {"score": parsed_score, "acc": 0.0, "problem": problem.message[:200]}
-
-
-def _validator(schema: Any) -> Any:
-    if not isinstance(schema, Mapping):
-        raise ValueError("no JSON schema: set `schema`, or give one in extra_info['schema'] or the ground truth")
-    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    try:
-        kind.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        raise ValueError(f"the schema is no JSON schema: {error.message}") from None
-    return kind(schema)
 
 
 def _refused(name: str) -> Any:

@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from agentverl import plugins
 from agentverl.errors import PluginError, SettingsError
@@ -37,6 +39,7 @@ class Scorer:
             near = difflib.get_close_matches(unknown[0], sorted(own or ()), n=1)
             hint = f"; nearest: {near[0]}" if near else f"; it is {self.signature}"
             raise SettingsError(f"reward function {target} takes no argument {unknown[0]!r}{hint}")
+        self.settings |= self._as_annotated()
 
     @property
     def minimum_score(self) -> float | None:
@@ -68,6 +71,21 @@ class Scorer:
             **self.settings,
         }
         return self._taken(offered)
+
+    def _as_annotated(self) -> dict[str, Any]:
+        """The settings as the function's annotations want them; what those do not say is left as it came."""
+        checked = {}
+        for key, annotation in _annotations(self.function).items():
+            if key not in self.settings:
+                continue
+            try:
+                checked[key] = TypeAdapter(annotation).validate_python(self.settings[key])
+            except ValidationError as error:
+                came, reason = f"{key}={self.settings[key]!r}", error.errors()[0]["msg"].removeprefix("Value error, ")
+                raise SettingsError(f"reward function {self.target}: {came}: {reason}") from None
+            except PydanticUserError:  # a type of the user's own that cannot be checked
+                continue
+        return checked
 
     def _taken(self, offered: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in offered.items() if self.accepted is None or key in self.accepted}
@@ -120,7 +138,7 @@ def custom_target(path: str, name: str = "compute_score") -> str:
     if path.endswith(".py"):
         file = Path(path).expanduser()
         if not file.is_file():
-            raise SettingsError(f"reward.custom_reward_function.path: {path} is not a file")
+            raise SettingsError(f"the reward function {path}: there is no such file")
         return f"{file.resolve()}:{name}"
     if ":" in path or path in dict(plugins.installed("rewards")):
         return path
@@ -161,6 +179,13 @@ def _keywords(function: Any) -> tuple[set[str], bool]:
     parameters = inspect.signature(function).parameters.values()
     named = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
     return named, any(one.kind is one.VAR_KEYWORD for one in parameters)
+
+
+def _annotations(function: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(function if inspect.isroutine(function) else type(function).__call__, include_extras=True)
+    except Exception:  # an annotation may name what only a type checker sees
+        return {}
 
 
 def _own_arguments(function: Any) -> set[str] | None:

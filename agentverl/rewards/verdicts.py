@@ -45,7 +45,7 @@ class JudgePrompt:
     """A jinja template over `question`, `answer`, `ground_truth`, `rubric`, `conversation`, `scale` and `example`.
 
     Raises:
-        SettingsError: the template does not parse, or uses another name.
+        SettingsError: the template does not parse, uses another name, or does not show what is judged.
     """
 
     def __init__(self, template: str, rubric: str, scale: "VerdictScale") -> None:
@@ -53,12 +53,17 @@ class JudgePrompt:
         self._fixed = {"rubric": rubric, "scale": scale.described, "example": scale.example}
         try:
             self._template = environment.from_string(template)
-            self.render(question="", answer="", ground_truth="", conversation="")
+            self._shows("")
         except jinja2.TemplateError as error:
             raise SettingsError(
                 f"the judge's prompt: {error}; it may use question, answer, ground_truth, conversation, "
                 f"{', '.join(self._fixed)}"
             ) from error
+        if self._shows("one") == self._shows("another"):
+            raise SettingsError("the judge's prompt shows neither {{ answer }} nor {{ conversation }}")
+
+    def _shows(self, said: str) -> str:
+        return self.render(question="", answer=said, ground_truth="", conversation=said)
 
     def render(self, *, question: str, answer: str, ground_truth: Any, conversation: str) -> str:
         """The prompt about one answer, the policy's text disarmed."""

@@ -67,6 +67,8 @@ def _names(s: Settings) -> Iterator[str]:
         yield from _plugin("agent.environment", "environments", rollout.agent.environment)
     if s.reward.reward_manager.source == "register":
         yield from _plugin("reward.reward_manager.name", "reward_managers", s.reward.reward_manager.name)
+    for component in s.reward.components:
+        yield from _plugin(f"reward.components: {component.name}: kind", "reward_components", component.kind)
     for server in rollout.engine_kwargs:
         if server != rollout.name:
             yield f"rollout.engine_kwargs.{server} has no effect: rollout.name is {rollout.name}"

@@ -261,6 +261,11 @@ RULES: tuple[Rule[Settings], ...] = (
         ("reward.max_concurrent", "reward.max_rpm", "reward.max_tpm", "reward.estimated_tokens_per_request"),
     ),
     Rule(
+        lambda s: s.reward.score_from == "environment",
+        "reward.score_from is environment",
+        ("reward.components", "reward.custom_reward_function.path", "reward.reward_kwargs"),
+    ),
+    Rule(
         lambda s: s.reward.max_tpm is None,
         "reward.max_tpm is not set",
         ("reward.estimated_tokens_per_request",),

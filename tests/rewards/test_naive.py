@@ -171,13 +171,17 @@ async def test_without_a_function_the_data_source_decides() -> None:
 @pytest.mark.parametrize(
     ("section", "error", "said"),
     [
-        ({"path": "nowhere.py"}, SettingsError, "path: nowhere.py is not a file"),
+        ({"path": "nowhere.py"}, SettingsError, "the reward function nowhere.py: there is no such file"),
         ({"path": "no_such.module"}, PluginError, "does not import"),
         ({"path": "gsm8"}, PluginError, "no rewards plugin named 'gsm8'; did you mean 'gsm8k'"),
         ({"path": "FILE", "name": "compute_scores"}, PluginError, "has no attribute 'compute_scores'; it has compute_"),
         ({"path": "FILE", "name": "number"}, PluginError, "is int; expected compute_score"),
         ({"path": "FILE", "name": "wrong_signature"}, PluginError, "lacks the parameter 'data_source'"),
         ({"path": "FILE", "reward_kwargs": {"scale": 2}}, SettingsError, "takes no argument 'scale'"),
+        ({"path": "length", "reward_kwargs": {"maximum": "many"}}, SettingsError, "maximum='many': .* valid integer"),
+        ({"path": "format", "reward_kwargs": {"tags": "think"}}, SettingsError, "tags='think': "),
+        ({"path": "format", "reward_kwargs": {"pattern": "(a"}}, SettingsError, "'.a' is no regular expression"),
+        ({"path": "json_schema", "reward_kwargs": {"schema": {"type": 7}}}, SettingsError, "is no JSON schema"),
     ],
 )
 def test_a_wrong_function_is_refused_at_the_start(file: str, section: Any, error: type[Exception], said: str) -> None:

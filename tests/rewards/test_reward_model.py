@@ -208,7 +208,7 @@ async def test_a_refused_request_is_sent_again_when_the_server_wants_it(make_man
     [
         ({}, "either base_url .with model. or model_path"),
         ({"base_url": "http://h"}, "base_url needs model"),
-        ({"model_path": "/nowhere"}, "which is no folder"),
+        ({"model_path": "/nowhere"}, "/nowhere is no folder"),
         ({"base_url": "http://h", "model": "m", "model_path": "/x"}, "either base_url"),
         ({"model_path": "/", "tokenizer_path": "/"}, "has no effect with model_path"),
         ({"base_url": "http://h", "model": "m", "api_key_variable": "NO_SUCH_KEY"}, "NO_SUCH_KEY, which is not set"),

@@ -49,9 +49,13 @@ def test_validation_reports_each_component_over_those_that_have_it() -> None:
     ("components", "said"),
     [
         ("[{name: world,kind: environment}]", "needs an environment's score, but rows have no environment"),
-        ("[{name: right}]", "no reward function for data_source 'unheard of'"),
+        ("[{name: right}]", "reward.components: right: no reward function for data_source 'unheard of'"),
+        ("[{name: right,settings: {function: length,maximum: few}}]", "components: right: .*maximum='few': .*integer"),
         ("[{name: right,settings: {function: gsm8,method: x}}]", "did you mean 'gsm8k'"),
-        ("[{name: judge,kind: judge,settings: {model: m}}]", "settings of 'judge' .judge.: key 'base_url' is missing"),
+        (
+            "[{name: judge,kind: judge,settings: {model: m}}]",
+            "judge: settings of kind judge: key 'base_url' is missing",
+        ),
     ],
 )
 def test_what_components_need_is_checked_at_the_start(

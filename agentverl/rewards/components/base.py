@@ -1,11 +1,13 @@
 """One part of a hybrid reward: what every kind has in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from agentverl import plugins
+from agentverl.errors import BadInputError
 from agentverl.rewards.base import RewardContext, RewardInput, RewardResult
 from agentverl.rewards.function_calls import FunctionCalls
 from agentverl.settings.section import Section
@@ -76,6 +78,16 @@ def make_component(
         PluginError: no such kind.
         SettingsError: keys that the kind does not have, lacks, or takes otherwise.
     """
-    found: type[RewardComponent[Any]] = plugins.find("reward_components", kind)
-    checked = plugins.checked_settings(found.Settings, settings, f"reward.components: settings of {name!r} ({kind})")
-    return found(name, checked, context)
+    with naming(name):
+        found: type[RewardComponent[Any]] = plugins.find("reward_components", kind)
+        checked = plugins.checked_settings(found.Settings, settings, f"settings of kind {kind}")
+        return found(name, checked, context)
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Say of bad input which component it belongs to."""
+    try:
+        yield
+    except BadInputError as error:
+        raise type(error)(f"reward.components: {name}: {error}") from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import openai
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from agentverl.errors import BoundaryError
 from agentverl.messages import text_of
@@ -16,6 +16,9 @@ from agentverl.rewards.base import RewardInput, RewardResult
 from agentverl.rewards.components.base import ComponentContext, RewardComponent
 from agentverl.rewards.endpoint import CHARACTERS_A_TOKEN, Endpoint, EndpointError, EndpointSettings, refusal
 from agentverl.rewards.verdicts import DEFAULT_PROMPT, DEFAULT_VERDICT, JudgePrompt, VerdictScale
+
+
+_NOT_SAMPLING = frozenset({"model", "messages", "stream", "n"})
 
 
 class JudgeSettings(EndpointSettings):
@@ -45,6 +48,20 @@ class JudgeSettings(EndpointSettings):
     """Verdicts kept; an answer that was judged before is not sent again."""
     price_per_million_prompt_tokens: float = Field(0.0, ge=0)
     price_per_million_completion_tokens: float = Field(0.0, ge=0)
+
+    @field_validator("verdicts", mode="before")
+    @classmethod
+    def _are_words(cls, verdicts: Any) -> Any:
+        if isinstance(verdicts, dict) and any(isinstance(word, bool) for word in verdicts):
+            raise ValueError("YAML takes yes, no, on and off for true and false: quote them, as in {'yes': 1, 'no': 0}")
+        return verdicts
+
+    @field_validator("sampling")
+    @classmethod
+    def _leaves_the_request_whole(cls, sampling: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(_NOT_SAMPLING & sampling.keys()):
+            raise ValueError(f"{taken[0]} is not the user's to set; a judge is asked for one whole reply to its prompt")
+        return sampling
 
     @model_validator(mode="after")
     def _can_be_read(self) -> "JudgeSettings":
@@ -159,7 +176,7 @@ class Judge(RewardComponent[JudgeSettings]):
             sampling = {**sampling, "seed": attempt, "temperature": 0.7}
         try:
             answer = await self._client.chat.completions.with_raw_response.create(
-                model=self.settings.model, messages=messages, **sampling
+                model=self.settings.model, messages=messages, extra_body=sampling
             )
         except openai.APIStatusError as error:
             raise refusal(error.status_code, error.message, error.response.headers) from error

@@ -63,7 +63,7 @@ class RewardModel(RewardComponent[RewardModelSettings]):
         self._loaded: Any = None
         for path in (settings.model_path, settings.tokenizer_path):
             if path is not None and not os.path.isdir(os.path.expanduser(path)):
-                raise SettingsError(f"reward.components: {name} names {path}, which is no folder")
+                raise SettingsError(f"{path} is no folder")
 
     async def score(self, judged: RewardInput) -> RewardResult:
         values = await (self._here(judged) if self.settings.model_path is not None else self._served(judged))
