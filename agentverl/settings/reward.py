@@ -106,7 +106,7 @@ class RewardSettings(Section):
             raise ValueError("no reward_kwargs beside components, each of which has settings of its own")
         if self.components and self.custom_reward_function.path is not None:
             raise ValueError(
-                "either components or custom_reward_function.path; a function is also a component: "
-                f"{{name: own, settings: {{function: {self.custom_reward_function.path}}}}}"
+                "either components (~reward.components drops them) or custom_reward_function.path; a function "
+                f"is also a component: {{name: own, settings: {{function: {self.custom_reward_function.path}}}}}"
             )
         return self

@@ -1,5 +1,6 @@
 """Append-only files of JSON lines that survive a kill: a line cut short costs itself and no other."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 import numpy as np
 import orjson
 from pydantic import BaseModel
+
+logger = logging.getLogger(__name__)
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
 
@@ -78,7 +81,9 @@ def read_json_lines(path: Path, prefixes: tuple[bytes, ...] = ()) -> Iterator[tu
                 continue
             try:
                 record = orjson.loads(line)
-            except orjson.JSONDecodeError:  # cut short by a kill or a full disk
+            except orjson.JSONDecodeError:  # cut short by a kill or a full disk, or still being written
+                if line.endswith(b"\n"):
+                    logger.warning("%s: line %d cannot be read and is left out", path, number + 1)
                 continue
             if isinstance(record, dict):
                 yield number, record

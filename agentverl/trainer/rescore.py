@@ -1,6 +1,7 @@
 """`agentverl rescore`: another reward over the trajectories of a stored run."""
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -129,21 +130,21 @@ def _change(rescored: Sequence[Rescored]) -> Table:
         both = [(one.before, one.after) for one in members if one.before is not None and one.after is not None]
         changed = sum(abs(old - new) > 1e-9 for old, new in both)
         without = sum(one.after is None for one in members)
-        before, after = _mean([old for old, _ in both]), _mean([new for _, new in both])
-        table.add_row(split, str(len(members)), f"{before:.3f}", f"{after:.3f}", str(changed), str(without))
+        means = (_mean([old for old, _ in both]), _mean([new for _, new in both]))
+        table.add_row(split, str(len(members)), *means, str(changed), str(without))
     return table
 
 
 def _components(rescored: Sequence[Rescored]) -> Table | None:
-    """The means of what the other reward reports, over those that have it; None where that is nothing."""
+    """The means of what the other reward reports, over those that have a finite one; None where that is nothing."""
     values: dict[tuple[str, str], list[float]] = defaultdict(list)
     for one in rescored:
         for name, value in one.components.items():
-            if isinstance(value, int | float):
+            if isinstance(value, int | float) and math.isfinite(value):
                 values[one.split, name].append(float(value))
     table = _table("Mean of each component", "split", "component", "trajectories", "mean")
     for (split, name), listed in sorted(values.items()):
-        table.add_row(split, name, str(len(listed)), f"{_mean(listed):.3f}")
+        table.add_row(split, name, str(len(listed)), _mean(listed))
     return table if values else None
 
 
@@ -154,5 +155,5 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+def _mean(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.3f}" if values else "-"

@@ -1,6 +1,7 @@
 """eval, rollout and rescore: what they leave behind agrees with what they say."""
 
 import json
+import re
 from pathlib import Path
 
 import orjson
@@ -29,7 +30,9 @@ def test_eval_measures_held_out_tasks_and_trains_nothing(capsys: pytest.CaptureF
     assert "success" in capsys.readouterr().out
 
 
-def test_rollout_writes_trajectories_and_rescore_judges_them_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rollout_writes_trajectories_and_rescore_judges_them_again(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     assert run(["rollout", "data.train_size=4", "data.train_batch_size=4", "rollout.n=2"]) == 0
     folder = Path("outputs/quickstart-rollout")
     records = {record["trajectory_id"]: record for record in read_journal(folder / "journal")}
@@ -68,6 +71,14 @@ def test_rollout_writes_trajectories_and_rescore_judges_them_again(capsys: pytes
     shown = capsys.readouterr().out
     assert "Mean of each component" in shown
     assert "brief" in shown
+    nothing = "def compute_score(data_source, solution_str, ground_truth):\n    return {'score': float('nan')}\n"
+    Path("nothing.py").write_text(nothing)
+    (journal,) = (folder / "journal").glob("*.jsonl")
+    whole = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(whole[:-1]) + whole[-1][:100] + b"\n" + whole[-1][:50])
+    assert run(["rescore", str(folder), "reward.custom_reward_function.path=nothing.py"]) == 0
+    assert re.search(r"train +7 +- +- +0 +7", capsys.readouterr().out)
+    assert f"line {len(whole)} cannot be read and is left out" in caplog.text
 
 
 def test_a_second_measurement_gets_a_folder_of_its_own() -> None:
