@@ -1,24 +1,16 @@
 """`actor_rollout_ref.actor.*` and `.ref.*` (short: `actor.*`, `ref.*`): the policy's update and its reference."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
 
 from agentverl.settings.engine import CheckpointSettings, FSDPSettings
 from agentverl.settings.known_names import AVERAGED_BY_SEQUENCE
+from agentverl.settings.micro_batches import MicroBatchLimit, MicroBatchSettings
 from agentverl.settings.optim import OptimSettings
 from agentverl.settings.section import Section
 
 LossAggMode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-
-
-@dataclass(frozen=True, slots=True)
-class MicroBatchLimit:
-    """How large a micro-batch may be: by tokens or by sequences, never both."""
-
-    max_tokens: int | None
-    max_sequences: int | None
 
 
 class PolicyLossSettings(Section):
@@ -34,19 +26,13 @@ class PolicyLossSettings(Section):
     dro_beta: float | None = Field(None, gt=0)
 
 
-class ActorSettings(Section):
+class ActorSettings(MicroBatchSettings):
     """One update of the policy: batches, loss, optimiser."""
 
     strategy: str = "fsdp"
     """The training engine."""
     ppo_mini_batch_size: int = Field(256, gt=0)
     """Prompts an optimiser step; each counts with all its samples."""
-    ppo_micro_batch_size_per_gpu: int | None = Field(None, gt=0)
-    """Sequences a forward pass, where micro-batches are not cut by tokens."""
-    use_dynamic_bsz: bool | None = None
-    """Cut micro-batches by tokens; null means yes, unless `ppo_micro_batch_size_per_gpu` is set."""
-    ppo_max_token_len_per_gpu: int = Field(16384, gt=0)
-    """Tokens a forward pass, where micro-batches are cut by tokens."""
     clip_ratio: float = Field(0.2, ge=0)
     clip_ratio_low: float | None = Field(None, ge=0)
     """Null means `clip_ratio`."""
@@ -82,18 +68,6 @@ class ActorSettings(Section):
         """How much each token's loss weighs: `loss_agg_mode`, unless the policy loss has a mode of its own."""
         own = self.policy_loss.loss_mode in AVERAGED_BY_SEQUENCE
         return "seq-mean-token-mean" if own else self.loss_agg_mode
-
-    @property
-    def cuts_by_tokens(self) -> bool:
-        """Whether micro-batches are cut by tokens."""
-        return self.ppo_micro_batch_size_per_gpu is None if self.use_dynamic_bsz is None else self.use_dynamic_bsz
-
-    @property
-    def micro_batch_limit(self) -> MicroBatchLimit:
-        """The size of a micro-batch in the update."""
-        if self.cuts_by_tokens:
-            return MicroBatchLimit(self.ppo_max_token_len_per_gpu, None)
-        return MicroBatchLimit(None, self.ppo_micro_batch_size_per_gpu)
 
 
 class LogProbSettings(Section):

@@ -4,8 +4,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from agentverl.settings.actor import ActorSettings, LossAggMode, MicroBatchLimit
+from agentverl.settings.actor import ActorSettings, LossAggMode
 from agentverl.settings.engine import FSDPSettings
+from agentverl.settings.micro_batches import MicroBatchLimit, MicroBatchSettings
 from agentverl.settings.model import ModelSettings
 from agentverl.settings.optim import OptimSettings
 from agentverl.settings.section import Section
@@ -42,7 +43,7 @@ class CriticCheckpointSettings(Section):
     """What resuming reads; null means `save_contents`."""
 
 
-class CriticSettings(Section):
+class CriticSettings(MicroBatchSettings):
     """One update of the critic: batches, loss, optimiser."""
 
     enable: bool | None = None
@@ -52,10 +53,6 @@ class CriticSettings(Section):
     model: CriticModelSettings = CriticModelSettings()
     ppo_mini_batch_size: int | None = Field(None, gt=0)
     """Prompts an optimiser step; null means the actor's."""
-    ppo_micro_batch_size_per_gpu: int | None = Field(None, gt=0)
-    """Sequences a forward pass, where micro-batches are not cut by tokens."""
-    use_dynamic_bsz: bool | None = None
-    """Cut micro-batches by tokens; null means yes, unless `ppo_micro_batch_size_per_gpu` is set."""
     ppo_max_token_len_per_gpu: int = Field(32768, gt=0)
     """Tokens a forward pass, where micro-batches are cut by tokens."""
     forward_micro_batch_size_per_gpu: int | None = Field(None, gt=0)
@@ -76,25 +73,23 @@ class CriticSettings(Section):
     checkpoint: CriticCheckpointSettings = CriticCheckpointSettings()
 
     @property
-    def cuts_by_tokens(self) -> bool:
-        """Whether micro-batches are cut by tokens."""
-        return self.ppo_micro_batch_size_per_gpu is None if self.use_dynamic_bsz is None else self.use_dynamic_bsz
-
-    @property
-    def micro_batch_limit(self) -> MicroBatchLimit:
-        """The size of a micro-batch in the update."""
-        if self.cuts_by_tokens:
-            return MicroBatchLimit(self.ppo_max_token_len_per_gpu, None)
-        return MicroBatchLimit(None, self.ppo_micro_batch_size_per_gpu)
-
-    @property
     def values_limit(self) -> MicroBatchLimit:
         """The size of a micro-batch when only values are computed."""
         if self.cuts_by_tokens:
             return MicroBatchLimit(self.forward_max_token_len_per_gpu or self.ppo_max_token_len_per_gpu, None)
         return MicroBatchLimit(None, self.forward_micro_batch_size_per_gpu or self.ppo_micro_batch_size_per_gpu)
 
-    def completed(self, actor: ActorSettings) -> "CriticSettings":
+    def completed(self, actor: ActorSettings) -> "CompleteCriticSettings":
         """The section with what is null taken from the actor's."""
         shared = ("ppo_mini_batch_size", "ppo_epochs", "shuffle", "loss_agg_mode")
-        return self.model_copy(update={name: actor[name] for name in shared if self[name] is None})
+        inherited = {name: actor[name] for name in shared if self[name] is None}
+        return CompleteCriticSettings(**(dict(self) | inherited))
+
+
+class CompleteCriticSettings(CriticSettings):
+    """The same with nothing left to the actor's section."""
+
+    ppo_mini_batch_size: int
+    ppo_epochs: int
+    shuffle: bool
+    loss_agg_mode: LossAggMode

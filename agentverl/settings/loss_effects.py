@@ -40,7 +40,7 @@ def _never_leaves_the_samples(s: Settings) -> bool:
 def _sums_normed(s: Settings) -> bool:
     modes = [s.actor_rollout_ref.actor.weight_mode]
     if s.needs_critic:
-        modes.append(s.critic.completed(s.actor_rollout_ref.actor).loss_agg_mode or modes[0])
+        modes.append(s.critic.completed(s.actor_rollout_ref.actor).loss_agg_mode)
     return "seq-mean-token-sum-norm" in modes
 
 

@@ -1,10 +1,11 @@
 """The whole configuration of reinforcement learning, and of all commands that run episodes."""
 
-from agentverl.settings.actor import ActorSettings, MicroBatchLimit, RefSettings
+from agentverl.settings.actor import ActorSettings, RefSettings
 from agentverl.settings.algorithm import AlgorithmSettings
 from agentverl.settings.critic import CriticSettings
 from agentverl.settings.data import DataSettings
 from agentverl.settings.known_names import WITH_VALUES
+from agentverl.settings.micro_batches import MicroBatchLimit
 from agentverl.settings.model import ModelSettings
 from agentverl.settings.ray import RaySettings
 from agentverl.settings.reward import RewardSettings

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from agentverl.settings.actor import MicroBatchLimit
 from agentverl.settings.engine import CheckpointSettings, FSDPSettings
+from agentverl.settings.micro_batches import MicroBatchLimit
 from agentverl.settings.model import ModelSettings
 from agentverl.settings.optim import OptimSettings
 from agentverl.settings.section import Name, Names, Section

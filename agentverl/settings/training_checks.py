@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from agentverl.settings.actor import MicroBatchLimit
 from agentverl.settings.correction_checks import check_correction
 from agentverl.settings.known_names import (
     ESTIMATORS,
     WITH_VALUES,
     WITHOUT_GROUP,
 )
+from agentverl.settings.micro_batches import MicroBatchLimit
 from agentverl.settings.root import Settings
 
 
@@ -61,7 +61,7 @@ def _critic(s: Settings) -> Iterator[str]:
         yield f"critic.enable=false: algorithm.adv_estimator={estimator} needs a critic; drop one of the two"
     if estimator in ESTIMATORS - WITH_VALUES and s.needs_critic:
         yield f"critic.enable=true: algorithm.adv_estimator={estimator} reads no values; set that to gae, or drop this"
-    prompts = s.critic.completed(s.actor_rollout_ref.actor).ppo_mini_batch_size or 1
+    prompts = s.critic.completed(s.actor_rollout_ref.actor).ppo_mini_batch_size
     if s.needs_critic and s.data.train_batch_size % prompts:
         yield (
             f"data.train_batch_size={s.data.train_batch_size} is no multiple of critic.ppo_mini_batch_size={prompts} "

@@ -1,6 +1,5 @@
 """The sequences of a trajectory joined in order for estimators, and what comes of them split again."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 import torch
 
 from agentverl.protocol.data_proto import DataProto
+from agentverl.protocol.grouping import rows_by
 from agentverl.protocol.ragged import Ragged
 
 
@@ -19,9 +19,7 @@ class JoinedTrajectories:
 
     def __init__(self, batch: DataProto) -> None:
         fields = batch.non_tensor_batch
-        members: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for row, key in enumerate(zip(fields["trajectory_id"], fields["role"], strict=True)):
-            members[key].append(row)
+        members = rows_by(zip(fields["trajectory_id"], fields["role"], strict=True))
         self._batch = batch
         self.units = [sorted(rows, key=lambda row: fields["sequence_index"][row]) for rows in members.values()]
         """(U) the rows of the batch that each joined one is made of."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from agentverl.protocol.data_proto import DataProto
+from agentverl.protocol.grouping import rows_by
 from agentverl.settings.seeds import derive_seed
 
 
@@ -13,11 +14,8 @@ def mini_batches(batch: DataProto, *, prompts: int, epochs: int, seed: int | Non
 
     With a seed the prompts of each epoch are shuffled by it; without, their order is kept.
     """
-    uids = batch.non_tensor_batch["uid"]
-    order = list(dict.fromkeys(uids))
-    rows_of: dict[str, list[int]] = {uid: [] for uid in order}
-    for row, uid in enumerate(uids):
-        rows_of[uid].append(row)
+    rows_of = rows_by(batch.non_tensor_batch["uid"])
+    order = list(rows_of)
     for epoch in range(epochs):
         shuffled = order
         if seed is not None:

@@ -41,14 +41,13 @@ class StepPlan:
     @classmethod
     def of_critic(cls, settings: Settings) -> "StepPlan":
         """What `critic.*` says, and where it is silent `actor.*`."""
-        actor = cls.of_actor(settings)
         critic = settings.critic.completed(settings.actor_rollout_ref.actor)
         return cls(
-            prompts=critic.ppo_mini_batch_size or actor.prompts,
-            epochs=critic.ppo_epochs or actor.epochs,
+            prompts=critic.ppo_mini_batch_size,
+            epochs=critic.ppo_epochs,
             shuffle_seed=_shuffle_seed(settings) if critic.shuffle else None,
-            loss_agg_mode=critic.loss_agg_mode or settings.actor_rollout_ref.actor.loss_agg_mode,
-            loss_scale_factor=actor.loss_scale_factor,
+            loss_agg_mode=critic.loss_agg_mode,
+            loss_scale_factor=_scale(settings),
         )
 
     def steps(self, prompts: int) -> int:

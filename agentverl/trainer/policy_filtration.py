@@ -5,6 +5,7 @@ import torch
 
 from agentverl.algorithms.policy_filtration import pf_ppo_draws
 from agentverl.protocol.data_proto import DataProto
+from agentverl.protocol.grouping import rows_by
 from agentverl.settings.algorithm import PFPPOSettings
 from agentverl.settings.seeds import derive_seed
 
@@ -14,11 +15,8 @@ def filtered(batch: DataProto, settings: PFPPOSettings, seed: int, step: int) ->
 
     Advantages are those of the whole batch. Copies have a `trajectory_id` of their own, so that each is weighted.
     """
-    ids = batch.non_tensor_batch["trajectory_id"]
-    order = list(dict.fromkeys(ids))
-    rows_of: dict[str, list[int]] = {trajectory: [] for trajectory in order}
-    for row, trajectory in enumerate(ids):
-        rows_of[trajectory].append(row)
+    rows_of = rows_by(batch.non_tensor_batch["trajectory_id"])
+    order = list(rows_of)
     scores = batch.batch.ragged("token_level_scores")
     earned = torch.tensor([sum(float(scores[row].sum()) for row in rows_of[trajectory]) for trajectory in order])
     chance = torch.Generator().manual_seed(derive_seed(seed, "pf_ppo", step))

@@ -14,6 +14,7 @@ from rich.progress import track
 from rich.table import Table
 
 from agentverl.errors import BoundaryError, RunFolderError
+from agentverl.protocol.grouping import rows_by
 from agentverl.rewards.base import RewardInput, RewardManager, RewardResult, outcome
 from agentverl.settings.root import Settings
 from agentverl.tracking.journal import read_journal
@@ -83,10 +84,10 @@ async def _score_all(
     manager: RewardManager, records: Sequence[dict[str, Any]], judged: Sequence[RewardInput]
 ) -> list[Rescored]:
     """Those of one prompt and step together, so that managers which compare them can."""
-    groups: dict[Any, list[int]] = defaultdict(list)
-    for number, record in enumerate(records):
-        alone = None if manager.scores_groups else number
-        groups[record["uid"], record["step"], record["split"], alone].append(number)
+    groups = rows_by(
+        (record["uid"], record["step"], record["split"], None if manager.scores_groups else number)
+        for number, record in enumerate(records)
+    )
     slots = asyncio.Semaphore(_AT_ONCE)
     verdicts: dict[int, RewardResult | BoundaryError] = {}
 

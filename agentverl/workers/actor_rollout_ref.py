@@ -15,8 +15,8 @@ from agentverl.errors import BadInputError
 from agentverl.protocol.data_proto import DataProto
 from agentverl.rollout.replica_spec import ReplicaSpec
 from agentverl.settings import precision
-from agentverl.settings.actor import MicroBatchLimit
 from agentverl.settings.engine import FSDPSettings
+from agentverl.settings.micro_batches import MicroBatchLimit
 from agentverl.settings.rollout_correction import RolloutCorrectionSettings
 from agentverl.settings.root import ActorRolloutRefSettings
 from agentverl.single_controller.dispatch import Dispatch, register

@@ -10,8 +10,8 @@ from agentverl.engines.base import BaseEngine
 from agentverl.engines.settings import EngineSettings, MicroBatchSettings, OptimizerSettings, ShardingSettings
 from agentverl.errors import SettingsError
 from agentverl.settings import precision
-from agentverl.settings.actor import MicroBatchLimit
 from agentverl.settings.engine import FSDPSettings
+from agentverl.settings.micro_batches import MicroBatchLimit
 from agentverl.settings.model import ModelSettings
 from agentverl.settings.optim import OptimSettings
 

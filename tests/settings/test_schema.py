@@ -3,8 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
-from agentverl.settings.actor import ActorSettings, MicroBatchLimit, RefSettings
+from agentverl.settings.actor import ActorSettings, RefSettings
 from agentverl.settings.keys import find, keys, lengthen, nearest
+from agentverl.settings.micro_batches import MicroBatchLimit
 from agentverl.settings.precision import cpu_flags, resolve
 from agentverl.settings.rollout import RolloutSettings
 from agentverl.settings.root import Settings
