@@ -16,8 +16,8 @@ class Seat:
     """`host:port` on which the sender listens; without effect where both ends are in one process."""
     bucket_bytes: int = 64 * MEGABYTE
     """Of each of the two buffers that tensors travel in; a larger tensor gets a larger one."""
-    timeout_seconds: float = 600.0
-    """How long an end waits for the others."""
+    timeout_seconds: float = 60.0
+    """How long an end waits for the others between two buckets."""
 
     @property
     def sends(self) -> bool:

@@ -150,6 +150,10 @@ class Router(ABC):
             del self._rotation[replica]
             self._ailing[replica] = None
 
+    def expect(self, replica: RolloutReplica) -> None:
+        """Know a server that is not in rotation until `check` finds that it has the weights, or it is added."""
+        self._ailing[replica] = None
+
     def require_version(self, version: int) -> None:
         """All servers in rotation have these weights; let none come back with older ones."""
         self._required_version = version

@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,13 +12,19 @@ from agentverl.deadlines import OutOfTimeError, bounded
 from agentverl.errors import BoundaryError, InfrastructureError, TrainingStoppedError
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult
+from agentverl.rollout.health import look_after
 from agentverl.rollout.player import Ended, Grant, Letter, Order, Player, Wish
 from agentverl.rollout.router import HEALTH_SECONDS, Lease
 from agentverl.single_controller.outcome import Failure
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 10.0
+_MOST_LOSSES = 3
+_LOSSES_WITHIN_SECONDS = 600.0
+"""A runner that is lost so often in so short a time is lost for good: what kills it would go on to."""
+
+Replace = Callable[[int], Awaitable[Player]]
+"""The player of a rank in a new process."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,13 +38,19 @@ class _Play:
 
 @dataclass(slots=True, eq=False)
 class _Seat:
+    """A place for a runner; when one is lost, another may take it."""
+
     rank: int
     player: Player
     plays: dict[int, _Play] = field(default_factory=dict)
     letter: Letter = field(default_factory=Letter)
     """What the player is told next."""
     is_written: asyncio.Event = field(default_factory=asyncio.Event)
+    attending: list[asyncio.Future[None]] = field(default_factory=list)
     is_lost: bool = False
+    is_expected: bool = False
+    """Whether another runner is being started."""
+    losses: list[float] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -48,10 +61,15 @@ class RunnerPool:
     """A runner of episodes that hands them on to `players`; `open` it on the event loop, `close` it there.
 
     Leases stay here, so that what a lost runner held is given back; its episodes are played again, with the same seeds.
+
+    Args:
+        replace: starts a runner in the place of a lost one; without it, the others take over.
     """
 
-    def __init__(self, players: Sequence[Player]) -> None:
+    def __init__(self, players: Sequence[Player], replace: Replace | None = None) -> None:
         self._seats = [_Seat(rank, player) for rank, player in enumerate(players)]
+        self._replace = replace
+        self._has_changed = asyncio.Event()
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Future[Any]] = set()
         self._gate: Gate | None = None
@@ -68,9 +86,8 @@ class RunnerPool:
     async def open(self) -> None:
         """Listen to the runners."""
         for seat in self._seats:
-            self._keep(self._guarded(seat, self._listen(seat)))
-            self._keep(self._guarded(seat, self._tell(seat)))
-        self._keep(self._look_after())
+            self._attend(seat)
+        self._keep(look_after(lambda: map(self._look_at, self._living)))
 
     async def close(self) -> None:
         """Stop listening; may be called twice."""
@@ -91,15 +108,13 @@ class RunnerPool:
             gate.listeners.append(self._tell_gate)
             self._tell_gate(gate.is_open)
         while True:
-            seat, number = self._least_busy(), next(self._numbers)
+            seat, number = await self._least_busy(), next(self._numbers)
             play = seat.plays[number] = _Play(lease, asyncio.get_running_loop().create_future())
-            seat.letter.orders.append(Order(number, episode, lease.replica))
-            seat.is_written.set()
+            self._write(seat).orders.append(Order(number, episode, lease.replica))
             try:
                 result = await play.result
             except asyncio.CancelledError:
-                seat.letter.cancelled.append(number)
-                seat.is_written.set()
+                self._write(seat).cancelled.append(number)
                 raise
             finally:
                 del seat.plays[number]
@@ -108,29 +123,59 @@ class RunnerPool:
                 return result
             await lease.begin_again()
 
-    def _least_busy(self) -> _Seat:
-        living = self._living
-        if not living:
-            raise TrainingStoppedError(
-                f"all {len(self._seats)} runners of episodes are lost; the logs runner-rank*.log of the run's folder "
-                "say why. Start the run again to go on from its last checkpoint"
-            )
-        return min(living, key=lambda seat: len(seat.plays))
+    async def _least_busy(self) -> _Seat:
+        while not self._living:
+            if not any(seat.is_expected for seat in self._seats):
+                raise TrainingStoppedError(
+                    f"all {len(self._seats)} runners of episodes are lost; the logs runner-rank*.log of the run's "
+                    "folder say why. Start the run again to go on from its last checkpoint"
+                )
+            self._has_changed.clear()
+            await self._has_changed.wait()
+        return min(self._living, key=lambda seat: len(seat.plays))
 
     def _lose(self, seat: _Seat, reason: str) -> None:
         if seat.is_lost:
             return
+        now = time.monotonic()
         seat.is_lost = True
+        seat.losses = [*(at for at in seat.losses if now - at < _LOSSES_WITHIN_SECONDS), now]
+        seat.is_expected = self._replace is not None and len(seat.losses) < _MOST_LOSSES
         logger.warning(
-            "%s is lost; the %d episodes that it played are played again by the %d others: %s",
+            "%s is lost; the %d episodes that it played are played again by the %d others, and %s: %s",
             seat.name,
             len(seat.plays),
             len(self._living),
+            "another one is started" if seat.is_expected else "no other one is started",
             reason,
         )
         for play in seat.plays.values():
             if not play.result.done():
                 play.result.set_result(None)
+        for task in seat.attending:
+            if task is not asyncio.current_task():
+                task.cancel()
+        if self._replace is not None and seat.is_expected:
+            self._keep(self._refill(seat, self._replace))
+
+    async def _refill(self, lost: _Seat, replace: Replace) -> None:
+        try:
+            player = await replace(lost.rank)
+        except Exception as error:  # whatever keeps it from starting, the run goes on with the others
+            logger.warning("%s does not come back: %s", lost.name, error)
+        else:
+            seat = self._seats[lost.rank] = _Seat(lost.rank, player, losses=lost.losses)
+            self._attend(seat)
+            if self._gate is not None:
+                self._write(seat).gate_is_open = self._gate.is_open
+            logger.warning("%s is back", seat.name)
+        finally:
+            lost.is_expected = False
+            self._has_changed.set()
+
+    def _attend(self, seat: _Seat) -> None:
+        for work in (self._listen(seat), self._tell(seat)):
+            seat.attending.append(self._keep(self._guarded(seat, work)))
 
     async def _guarded(self, seat: _Seat, work: Any) -> None:
         """What goes on as long as a runner lives; an error that is no loss of it ends the episodes that it plays."""
@@ -143,6 +188,11 @@ class RunnerPool:
                 if not play.result.done():
                     play.result.set_exception(error)
             self._lose(seat, str(error))
+
+    def _write(self, seat: _Seat) -> Letter:
+        """The letter that the seat's player gets next, to add to at once."""
+        seat.is_written.set()
+        return seat.letter
 
     async def _tell(self, seat: _Seat) -> None:
         """Send the seat's letters; while one is under way, the next is written."""
@@ -183,14 +233,7 @@ class RunnerPool:
             grant = Grant(wish.number, lease.replica)
         except BoundaryError as error:
             grant = Grant(wish.number, None, str(error))
-        seat.letter.grants.append(grant)
-        seat.is_written.set()
-
-    async def _look_after(self) -> None:
-        """Find runners that died or stand still while no episode tells."""
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            await asyncio.gather(*(self._look_at(seat) for seat in self._living))
+        self._write(seat).grants.append(grant)
 
     async def _look_at(self, seat: _Seat) -> None:
         try:
@@ -200,10 +243,10 @@ class RunnerPool:
 
     def _tell_gate(self, is_open: bool) -> None:
         for seat in self._living:
-            seat.letter.gate_is_open = is_open
-            seat.is_written.set()
+            self._write(seat).gate_is_open = is_open
 
-    def _keep(self, work: Any) -> None:
+    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

@@ -31,12 +31,14 @@ class LocalWorkerGroup(WorkerGroup):
 
     def __init__(self, worker_class: WorkerClass, num_workers: int = 1) -> None:
         super().__init__(worker_class.cls, num_workers)
-        places = [
-            Place(rank=rank, world_size=num_workers, local_rank=rank, local_world_size=num_workers)
-            for rank in range(num_workers)
-        ]
+        self._worker_class = worker_class
         self._closed = False
-        self.workers = [self._run(place.rank, "__init__", worker_class.make, place) for place in places]
+        self.workers: list[Any] = [self._make(rank) for rank in range(num_workers)]
+
+    def _make(self, rank: int) -> Any:
+        size = self.world_size
+        place = Place(rank=rank, world_size=size, local_rank=rank, local_world_size=size)
+        return self._run(rank, "__init__", self._worker_class.make, place)
 
     def start(self, rank: int, method: str, arguments: Arguments, *, returns: bool = True) -> Started:
         args, kwargs = resolved(arguments)
@@ -57,6 +59,9 @@ class LocalWorkerGroup(WorkerGroup):
 
     def resident(self, rank: int, name: str) -> Any:
         return self._run(rank, name, getattr(self.workers[rank], name))
+
+    def restart(self, rank: int) -> None:
+        self.workers[rank] = self._make(rank)
 
     def close(self) -> None:
         if not self._closed:

@@ -134,6 +134,9 @@ class RayWorkerGroup(WorkerGroup):
         contract = get_type_hints(getattr(self.worker_cls, name))["return"]
         return Resident(self._hosts.actors[rank], (self._role, name), contract, self._where(rank, name))
 
+    def restart(self, rank: int) -> None:
+        self._hosts.restart(rank)
+
     def close(self) -> None:
         self._hosts.close()
 

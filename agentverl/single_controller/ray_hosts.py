@@ -17,7 +17,7 @@ from agentverl.single_controller.ray_host import HostSettings, WorkerHost
 from agentverl.single_controller.ray_pools import PlacePool, Slot, UnreservedSlot
 from agentverl.single_controller.ray_watch import Watch
 from agentverl.single_controller.worker import Place, WorkerClass
-from agentverl.single_controller.worker_errors import ResourceError, WorkerStalledError
+from agentverl.single_controller.worker_errors import ResourceError, WorkerClassError, WorkerStalledError
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +30,17 @@ class RayHosts:
 
     Args:
         names: by which other programs find the actors of a detached group.
+        beginning: how they are begun; None for those that another program began.
     """
 
-    def __init__(self, actors: Sequence[Any], names: Sequence[str], options: HostOptions) -> None:
+    def __init__(
+        self, actors: Sequence[Any], names: Sequence[str], options: HostOptions, beginning: "_Beginning | None" = None
+    ) -> None:
         self.actors = list(actors)
         self.names = list(names)
         self.options = options
+        self._beginning = beginning
+        self._meeting_point: tuple[str, int] | None = None
 
     @classmethod
     def start(cls, roles: Mapping[str, WorkerClass], pool: PlacePool, options: HostOptions) -> "RayHosts":
@@ -46,27 +51,11 @@ class RayHosts:
             PluginError: something in the worker classes or their arguments does not pickle.
             WorkerError: a worker raised while it was made, or its process does not come up.
         """
-        made = pickled(dict(roles))
-        slots: Sequence[Slot | UnreservedSlot] = pool.slots(options.start_seconds)
-        share = 1 / pool.max_colocate_count
-        unique = "" if options.detached else f"-{uuid4().hex[:6]}"
-        title = "+".join(worker_class.cls.__name__ for worker_class in roles.values())
-        # The class's name is what the dashboard shows.
-        actor_class = ray.remote(type(title, (WorkerHost,), {}))
-        names = [f"{options.name}-rank{rank}of{len(slots)}{unique}" for rank in range(len(slots))]
-        actors = [
-            actor_class.options(
-                name=names[rank],
-                num_gpus=share if pool.has_gpus else 0,
-                max_concurrency=_MOST_CALLS_AT_ONCE,
-                lifetime="detached" if options.detached else None,
-                **slot.scheduling(share),
-            ).remote(_settings(options, rank))
-            for rank, slot in enumerate(slots)
-        ]
-        hosts = cls(actors, names, options)
+        beginning = _Beginning(pickled(dict(roles)), _title(roles), pool.slots(options.start_seconds), pool, options)
+        names = [beginning.name(rank) for rank in range(pool.world_size)]
+        hosts = cls([beginning.actor(rank, name) for rank, name in enumerate(names)], names, options, beginning)
         try:
-            hosts._set_up(made, slots)
+            hosts._set_up(range(pool.world_size))
         except BaseException:
             hosts.kill()
             raise
@@ -76,24 +65,32 @@ class RayHosts:
     def world_size(self) -> int:
         return len(self.actors)
 
-    def _set_up(self, made: bytes, slots: Sequence[Slot | UnreservedSlot]) -> None:
-        size = self.world_size
-        address, port = self._first_address()
-        calls = []
-        for rank, (actor, slot) in enumerate(zip(self.actors, slots, strict=True)):
-            place = Place(
-                rank=rank, world_size=size, local_rank=slot.local_rank, local_world_size=slot.local_world_size
+    def restart(self, rank: int) -> None:
+        """Kill the process of a rank and start another one in its place.
+
+        Raises:
+            WorkerClassError: another program began the group, or it is closed.
+            ResourceError: the machine of its place is gone.
+            WorkerError: see `start`.
+        """
+        if self._beginning is None or not self.actors:
+            raise WorkerClassError(
+                f"{self.options.name}: a rank is restarted by the program that started its group, before it closes it"
             )
-            environment = {
-                "RANK": rank,
-                "WORLD_SIZE": size,
-                "LOCAL_RANK": slot.local_rank,
-                "LOCAL_WORLD_SIZE": slot.local_world_size,
-                "MASTER_ADDR": address,
-                "MASTER_PORT": port,
-            }
-            strings = {name: str(value) for name, value in environment.items()}
-            calls.append(RayCall(actor.set_up.remote(made, place, strings), self.where(rank, "__init__"), rank, None))
+        self._beginning.require_place(rank)
+        ray.kill(self.actors[rank])
+        self.names[rank] = self._beginning.name(rank)
+        self.actors[rank] = self._beginning.actor(rank, self.names[rank])
+        self._set_up([rank])
+
+    def _set_up(self, ranks: Sequence[int]) -> None:
+        assert self._beginning is not None
+        self._meeting_point = self._meeting_point or self._first_address()
+        calls = []
+        for rank in ranks:
+            place, environment = self._beginning.surroundings(rank, self._meeting_point)
+            asked = self.actors[rank].set_up.remote(self._beginning.made, place, environment)
+            calls.append(RayCall(asked, self.where(rank, "__init__"), rank, None))
         # A process that starts says nothing for as long as it imports.
         starting = replace(self.options, silent_seconds=self.options.start_seconds)
         self.gather(calls, starting)
@@ -160,6 +157,60 @@ class RayHosts:
         actors, self.actors = self.actors, []
         for actor in actors:
             ray.kill(actor)
+
+
+class _Beginning:
+    """How the processes of a group begin."""
+
+    def __init__(
+        self, made: bytes, title: str, slots: Sequence[Slot | UnreservedSlot], pool: PlacePool, options: HostOptions
+    ) -> None:
+        self.made = made
+        self._slots = slots
+        self._share = 1 / pool.max_colocate_count
+        self._has_gpus = pool.has_gpus
+        self._options = options
+        # The class's name is what the dashboard shows.
+        self._actor_class = ray.remote(type(title, (WorkerHost,), {}))
+
+    def name(self, rank: int) -> str:
+        """A name for the process of a rank; another one each time, unless others shall find it by its name."""
+        unique = "" if self._options.detached else f"-{uuid4().hex[:6]}"
+        return f"{self._options.name}-rank{rank}of{len(self._slots)}{unique}"
+
+    def require_place(self, rank: int) -> None:
+        """Raise ResourceError where the machine of a rank is gone: Ray would wait for another one."""
+        if not self._slots[rank].is_there:
+            raise ResourceError(f"{self._options.name}: the machine of rank {rank} is gone")
+
+    def actor(self, rank: int, name: str) -> Any:
+        """A new process on the place of a rank."""
+        return self._actor_class.options(
+            name=name,
+            num_gpus=self._share if self._has_gpus else 0,
+            max_concurrency=_MOST_CALLS_AT_ONCE,
+            lifetime="detached" if self._options.detached else None,
+            **self._slots[rank].scheduling(self._share),
+        ).remote(_settings(self._options, rank))
+
+    def surroundings(self, rank: int, meeting_point: tuple[str, int]) -> tuple[Place, dict[str, str]]:
+        """The place of a rank, and the environment variables that say the same to libraries."""
+        size, slot = len(self._slots), self._slots[rank]
+        place = Place(rank=rank, world_size=size, local_rank=slot.local_rank, local_world_size=slot.local_world_size)
+        address, port = meeting_point
+        environment = {
+            "RANK": rank,
+            "WORLD_SIZE": size,
+            "LOCAL_RANK": slot.local_rank,
+            "LOCAL_WORLD_SIZE": slot.local_world_size,
+            "MASTER_ADDR": address,
+            "MASTER_PORT": port,
+        }
+        return place, {name: str(value) for name, value in environment.items()}
+
+
+def _title(roles: Mapping[str, WorkerClass]) -> str:
+    return "+".join(worker_class.cls.__name__ for worker_class in roles.values())
 
 
 def _settings(options: HostOptions, rank: int) -> HostSettings:

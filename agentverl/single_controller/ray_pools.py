@@ -27,6 +27,13 @@ class Slot:
     local_rank: int
     local_world_size: int
 
+    @property
+    def is_there(self) -> bool:
+        """Whether its machine still is."""
+        from ray.util import placement_group_table
+
+        return bool(placement_group_table(self.group)["state"] == "CREATED")
+
     def scheduling(self, share: float) -> dict[str, Any]:
         """Ray's options of a process on this place, of which it takes a share."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -41,6 +48,7 @@ class UnreservedSlot:
     node_id: str
     local_rank: int
     local_world_size: int
+    is_there = True
 
     def scheduling(self, share: float) -> dict[str, Any]:
         """Ray's options of a process there; elsewhere if the machine is gone."""

@@ -60,6 +60,14 @@ class WorkerGroup(ABC):
         """
 
     @abstractmethod
+    def restart(self, rank: int) -> None:
+        """End the worker of one rank, whatever it does, and make it anew; for workers that do not talk to each other.
+
+        Raises:
+            WorkerError: it raised while it was made, or its process does not come up.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Close all workers; may be called twice."""
 

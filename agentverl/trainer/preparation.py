@@ -42,7 +42,6 @@ class Prepared:
     tokenizer: Any
     template: ChatTemplate
     parser: Any
-    agent_loops: AgentLoops
     toolset: Toolset
     reward: RewardManager
     train_rows: Sequence[Row]
@@ -96,7 +95,7 @@ def prepare(
     assert template is not None
     assert loops is not None
     assert reward is not None
-    return Prepared(folder, tokenizer, template, parser, loops, toolset, reward, rows["train"], rows["val"])
+    return Prepared(folder, tokenizer, template, parser, toolset, reward, rows["train"], rows["val"])
 
 
 def agent_loops_of(settings: Settings) -> AgentLoops:

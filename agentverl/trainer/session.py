@@ -96,7 +96,7 @@ class Session:
         replicas = self.thread.run(self._servers.start())
         router = plugins.find("routers", settings.actor_rollout_ref.rollout.router)(replicas)
         if not self._places.in_one_process:
-            closing.callback(self.thread.start(look_after(router)).cancel)
+            closing.callback(self.thread.start(look_after(lambda: map(router.check, router.known))).cancel)
         runner, judging = open_runner(settings, self.prepared, self._places, self.thread, closing)
         self.rollouts = Rollouts(
             runner,

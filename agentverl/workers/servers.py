@@ -3,8 +3,10 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 
+from agentverl import blocking
 from agentverl.checkpoint_engine.seats import Seat
 from agentverl.errors import BadInputError, TrainingStoppedError
 from agentverl.rollout.replica import RolloutReplica
@@ -13,8 +15,8 @@ from agentverl.single_controller.worker_group import WorkerGroup
 
 logger = logging.getLogger(__name__)
 
-_TRANSFER_SECONDS = 60.0
-"""How long an end of a transfer of weights waits for the others between two buckets."""
+_MOST_RESTARTS = 2
+"""Of one server; what kills it again would go on to."""
 
 
 class Servers(ABC):
@@ -59,6 +61,8 @@ class HybridServers(Servers):
 class StandaloneServers(Servers):
     """In processes of their own; one that is lost, or that a set of weights does not reach, leaves rotation.
 
+    A lost one is started again beside training, and is in rotation with the first set that it takes.
+
     Args:
         trainers: the workers with the training engine.
     """
@@ -67,6 +71,8 @@ class StandaloneServers(Servers):
         super().__init__(group)
         self._trainers = trainers
         self._replicas: list[RolloutReplica] = []
+        self._restarts: Counter[int] = Counter()
+        self._restarting: dict[int, asyncio.Future[None]] = {}
         self._seated: list[int] = []
         self._address = ""
 
@@ -82,8 +88,11 @@ class StandaloneServers(Servers):
             TrainingStoppedError: no server is left.
         """
         router.require_version(version)
-        for _ in range(len(self._replicas)):
-            ranks = [rank for rank, one in enumerate(self._replicas) if one in router.known and await router.check(one)]
+        for _ in range(len(self._replicas) * (1 + _MOST_RESTARTS)):
+            ranks = await self._well(router)
+            if not ranks and self._restarting:
+                await asyncio.wait(self._restarting.values(), return_when=asyncio.FIRST_COMPLETED)
+                continue
             if not ranks:
                 break
             reached = await self._send(ranks, version)
@@ -102,16 +111,45 @@ class StandaloneServers(Servers):
     async def rest(self) -> None:
         """Their memory is their own."""
 
+    async def stop(self) -> None:
+        for restart in self._restarting.values():
+            restart.cancel()
+        await super().stop()
+
+    async def _well(self, router: Router) -> list[int]:
+        """The ranks whose servers answer; those of the others are started again."""
+        ranks = []
+        for rank, one in enumerate(self._replicas):
+            if one in router.known and rank not in self._restarting:
+                if await router.check(one):
+                    ranks.append(rank)
+                elif self._restarts[rank] < _MOST_RESTARTS:
+                    self._restarts[rank] += 1
+                    self._restarting[rank] = asyncio.ensure_future(self._restart(rank, router))
+        return ranks
+
+    async def _restart(self, rank: int, router: Router) -> None:
+        try:
+            await blocking.call(self.group.restart, rank)
+            await self.group.run_async(rank, "start_replica", ((), {}))
+        except Exception as error:  # whatever keeps it from starting, the run goes on with the others
+            logger.warning("rollout server %d does not come back: %s", rank, error)
+            return
+        finally:
+            del self._restarting[rank]
+        router.remove(self._replicas[rank])
+        self._replicas[rank] = self.group.resident(rank, "replica")
+        router.expect(self._replicas[rank])
+        self._seated = []
+        logger.warning("rollout server %d was started again, and waits for weights", rank)
+
     async def _send(self, ranks: Sequence[int], version: int) -> list[int]:
         """Send a set to some servers; returns those that hold all of it."""
         if list(ranks) != self._seated:
             # Whoever is missing would be waited for, so those that are left meet anew.
             self._seated, self._address = list(ranks), await self._trainers.weights_address()
         size = len(ranks) + 1
-        seats = [
-            Seat(rank=number, size=size, address=self._address, timeout_seconds=_TRANSFER_SECONDS)
-            for number in range(size)
-        ]
+        seats = [Seat(rank=number, size=size, address=self._address) for number in range(size)]
         sending = asyncio.ensure_future(self._trainers.send_weights(seats[0], version))
         arrivals = await asyncio.gather(
             *(

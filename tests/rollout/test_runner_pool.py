@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -23,6 +24,7 @@ from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.runner_worker import RunnerWorker
 from agentverl.single_controller.launcher import start_workers
 from agentverl.single_controller.worker import WorkerClass
+from agentverl.single_controller.worker_errors import WorkerError
 from agentverl.tools.loading import tools_of_entries
 from agentverl.tools.toolset import Toolset
 from tests.agent_loops.scripted import TinyParser
@@ -65,6 +67,8 @@ class MortalPlayer(Player):
 class World:
     """Two players, two servers, one router."""
 
+    cannot_start = False
+
     def __init__(self, template: ChatTemplate) -> None:
         def runner() -> EpisodeRunner:
             limits = ChatLimits(max_response_length=2048)
@@ -74,7 +78,8 @@ class World:
 
         self.replicas = [FakeReplica(template, lambda turn, chance: "It is 5.") for _ in range(2)]
         self.router = LeastLoadedRouter([cast(RolloutReplica, replica) for replica in self.replicas])
-        self.players = [MortalPlayer(runner()) for _ in range(2)]
+        self.make_player: Callable[[], MortalPlayer] = lambda: MortalPlayer(runner())
+        self.players = [self.make_player() for _ in range(2)]
         self.pool = RunnerPool(self.players)
         self.gate = Gate()
 
@@ -87,12 +92,32 @@ class World:
         finally:
             await lease.close()
 
+    async def replace(self, rank: int) -> Player:
+        """Takes its time, as a process that starts."""
+        await asyncio.sleep(0.02)
+        if self.cannot_start:
+            raise WorkerError("no room", rank, "")
+        self.players[rank] = self.make_player()
+        return self.players[rank]
+
+    def has_another_than(self, lost: Player) -> bool:
+        return self.players[0] is not lost and len(self.pool.playing) == 2
+
     async def until(self, holds: Callable[[], bool]) -> None:
         for _ in range(2000):
             if holds():
                 return
             await asyncio.sleep(0.005)
         raise TimeoutError
+
+
+@pytest.fixture
+async def replacing(template: ChatTemplate) -> Any:
+    made = World(template)
+    made.pool = RunnerPool(made.players, made.replace)
+    await made.pool.open()
+    yield made
+    await made.pool.close()
 
 
 @pytest.fixture
@@ -155,6 +180,60 @@ async def test_without_a_runner_the_run_stops(world: World) -> None:
     with pytest.raises(TrainingStoppedError, match="all 2 runners of episodes are lost"):
         await world.play(0)
     assert world.router.total_held == 0
+
+
+async def test_another_runner_takes_the_place_of_a_lost_one(replacing: World) -> None:
+    first = replacing.players[0]
+    first.dead.set()
+    await replacing.until(lambda: replacing.has_another_than(first))
+    results = await asyncio.gather(*(replacing.play(sample) for sample in range(4)))
+    assert [result.failed for result in results] == [False] * 4
+    assert [len(player.begun) for player in replacing.players] == [2, 2]
+
+
+async def test_episodes_wait_for_a_runner_where_all_are_lost_and_others_are_started(replacing: World) -> None:
+    for replica in replacing.replicas:
+        replica.delay_seconds = 0.1
+    plays = [asyncio.ensure_future(replacing.play(sample)) for sample in range(4)]
+    await replacing.until(lambda: sum(replica.running for replica in replacing.replicas) == 4)
+    for player in replacing.players:
+        player.dead.set()
+    assert [result.failed for result in await asyncio.gather(*plays)] == [False] * 4
+    assert replacing.router.total_held == 0
+
+
+async def test_a_closed_gate_is_closed_for_a_new_runner_too(replacing: World) -> None:
+    await replacing.play(0)
+    replacing.gate.close()
+    for player in list(replacing.players):
+        player.dead.set()
+    play = asyncio.ensure_future(replacing.play(1))
+    await replacing.until(lambda: replacing.pool.playing in ([1, 0], [0, 1]))
+    await asyncio.sleep(0.05)
+    assert sum(sum(replica.requests.values()) for replica in replacing.replicas) == 1
+    replacing.gate.open()
+    assert not (await play).failed
+
+
+async def test_a_runner_that_is_lost_again_and_again_stays_lost(replacing: World) -> None:
+    for _ in range(2):
+        lost = replacing.players[0]
+        lost.dead.set()
+        await replacing.until(partial(replacing.has_another_than, lost))
+    replacing.players[0].dead.set()
+    await replacing.until(lambda: len(replacing.pool.playing) == 1)
+    await asyncio.sleep(0.05)
+    assert replacing.pool.playing == [0]
+    assert not (await replacing.play(0)).failed
+
+
+async def test_without_a_runner_that_starts_the_run_stops(replacing: World) -> None:
+    replacing.cannot_start = True
+    for player in replacing.players:
+        player.dead.set()
+    with pytest.raises(TrainingStoppedError, match="all 2 runners of episodes are lost"):
+        await replacing.play(0)
+    assert replacing.router.total_held == 0
 
 
 async def test_cancelled_episodes_release_their_slots(world: World) -> None:

@@ -125,3 +125,21 @@ def test_a_closed_group_says_so(pool: RayResourcePool) -> None:
     group.close()
     with pytest.raises(WorkerClassError, match="the group is closed"):
         group.same()
+
+
+def test_a_rank_that_is_lost_is_restarted_in_its_place(pool: RayResourcePool, tmp_path: Path) -> None:
+    group = started(pool, tmp_path)
+    before, names = group.process_id(), list(group.worker_names)
+    os.kill(before[1], signal.SIGKILL)
+    with pytest.raises(WorkerDiedError):
+        group.same()
+    group.restart(1)
+    after = group.process_id()
+    assert (after[0] == before[0], after[1] == before[1]) == (True, False)
+    assert (group.worker_names[0] == names[0], group.worker_names[1] == names[1]) == (True, False)
+    assert [args for _, args, _ in group.same("both")] == [("both",), ("both",)]
+    group.restart(0)
+    assert group.process_id()[0] != before[0]
+    group.close()
+    with pytest.raises(WorkerClassError, match="before it closes it"):
+        group.restart(0)

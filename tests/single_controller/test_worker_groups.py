@@ -2,7 +2,7 @@
 
 import pickle
 import re
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from agentverl.errors import BadInputError, ModelFolderError
 from agentverl.protocol.data_proto import DataProto
 from agentverl.single_controller.dispatch import Dispatch, register, register_dispatch_mode
 from agentverl.single_controller.launcher import start_workers
+from agentverl.single_controller.local import LocalWorkerGroup
 from agentverl.single_controller.pending import Pending
 from agentverl.single_controller.worker import Worker, WorkerClass
 from agentverl.single_controller.worker_errors import WorkerClassError, WorkerError
@@ -35,6 +36,14 @@ def test_every_mode_hands_out_arguments_and_collects_results() -> None:
     assert workers.ranks() == 3
     with pytest.raises(WorkerClassError, match="one entry for each of 3 ranks, got a list of 2"):
         workers.own([1, 2], other=[1, 2, 3])
+
+
+def test_a_restarted_worker_knows_its_rank_and_nothing_else() -> None:
+    workers = cast(LocalWorkerGroup, group(2, offset=10))
+    for worker in workers.workers:
+        worker.number = 0
+    workers.restart(1)
+    assert [number for number, *_ in workers.same()] == [0, 11]
 
 
 @given(st.integers(0, 7), st.integers(1, 4))

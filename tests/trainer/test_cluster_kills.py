@@ -4,6 +4,7 @@ Two Ray nodes stand on this machine. The training rank and the controller are on
 runner of episodes on each.
 """
 
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -38,9 +39,9 @@ class Machines:
         self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
         self.second: Any = None
 
-    def begin(self, training: TrainingByCommand) -> None:
+    def begin(self, training: TrainingByCommand, *more: str) -> None:
         """Start a run; the second node comes when controller and training rank stand on the first."""
-        training.start()
+        training.start(*more)
         training.wait_for(lambda: bool(self.processes("ActorRolloutRefWorker")))
         self.second = self.cluster.add_node(num_cpus=1)
 
@@ -87,13 +88,15 @@ def kill_after_a_step(training: TrainingByCommand, kill: Callable[[], Any]) -> N
     kill()
 
 
-def test_a_run_goes_on_without_a_runner_and_without_a_server(machines: Machines, training: TrainingByCommand) -> None:
-    machines.begin(training)
+def test_a_runner_and_a_server_that_are_killed_come_back(machines: Machines, training: TrainingByCommand) -> None:
+    machines.begin(training, "trainer.total_training_steps=1000")
     kill_after_a_step(training, lambda: machines.kill("RunnerWorker"))
+    assert training.wait_for(lambda: bool(re.search(r"runner \d is back", training.printed))), training.printed
     kill_after_a_step(training, lambda: machines.kill("RolloutServerWorker"))
-    assert training.end() == 0, training.printed
-    assert training.lines == STEPS
-    assert "runner" in training.printed
+    assert training.wait_for(lambda: "was started again, and waits for weights" in training.printed), training.printed
+    kill_after_a_step(training, lambda: None)
+    assert training.send(signal.SIGTERM) == 75, training.printed
+    assert "is lost; the" in training.printed
     assert "a rollout server left rotation" in training.printed
     assert "Traceback" not in training.printed
     assert_each_prompt_is_in_one_step(training.run)

@@ -10,6 +10,7 @@ from agentverl.checkpoint_engine.transfer_errors import WeightTransferError
 from agentverl.errors import BadInputError, TrainingStoppedError
 from agentverl.rollout.replica import RolloutReplica
 from agentverl.rollout.router import LeastLoadedRouter
+from agentverl.single_controller.worker_errors import WorkerError
 from agentverl.single_controller.worker_group import WorkerGroup
 from agentverl.workers.servers import StandaloneServers
 from tests.agent_loops.scripted import byte_tokenizer
@@ -20,11 +21,13 @@ class FakeGroups:
     """Stands for both worker groups: a transfer fails where a server is lost or told to refuse."""
 
     def __init__(self, count: int) -> None:
-        self.replicas = [FakeReplica(cast(Any, byte_tokenizer()), lambda turn, chance: "", -1) for _ in range(count)]
+        self.replicas = [self._replica() for _ in range(count)]
         self.world_size = count
         self.refusing: dict[int, Exception] = {}
         self.sent: list[Seat] = []
         self.addresses = 0
+        self.restarted: list[int] = []
+        self.cannot_start = False
 
     async def start_replica(self) -> None:
         pass
@@ -43,7 +46,18 @@ class FakeGroups:
             raise WeightTransferError("did not arrive completely")
         return [None]
 
+    def restart(self, rank: int) -> None:
+        if self.cannot_start:
+            raise WorkerError("no room", rank, "")
+        self.restarted.append(rank)
+        self.replicas[rank] = self._replica()
+
+    def _replica(self) -> FakeReplica:
+        return FakeReplica(cast(Any, byte_tokenizer()), lambda turn, chance: "", -1)
+
     async def run_async(self, rank: int, method: str, arguments: Any) -> None:
+        if method == "start_replica":
+            return
         (seat, version), _ = arguments
         assert (method, seat.address) == ("receive_weights", self.sent[-1].address if self.sent else "here:1")
         if rank in self.refusing:
@@ -96,8 +110,45 @@ async def test_weights_that_do_not_fit_are_bad_input() -> None:
         await servers.update_weights(0, router)
 
 
+async def test_a_lost_server_is_started_again_and_back_with_the_next_weights() -> None:
+    groups, servers, router = await started()
+    await servers.update_weights(0, router)
+    groups.replicas[1].lost = True
+    await servers.update_weights(1, router)
+    await asyncio.wait(list(servers._restarting.values()))
+    assert groups.restarted == [1]
+    fresh = cast(RolloutReplica, groups.replicas[1])
+    await router.check(fresh)
+    assert fresh not in router.replicas
+    await servers.update_weights(2, router)
+    assert set(router.replicas) == {cast(RolloutReplica, replica) for replica in groups.replicas}
+    assert [replica.weight_version for replica in groups.replicas] == [2, 2, 2]
+    assert groups.sent[-1].size == 4
+
+
+async def test_weights_wait_for_a_server_where_all_are_lost() -> None:
+    groups, servers, router = await started(1)
+    await servers.update_weights(0, router)
+    groups.replicas[0].lost = True
+    await servers.update_weights(1, router)
+    assert router.replicas == [cast(RolloutReplica, groups.replicas[0])]
+    assert groups.replicas[0].weight_version == 1
+
+
+async def test_a_server_is_started_again_twice_and_no_more() -> None:
+    groups, servers, router = await started(1)
+    for version in range(2):
+        groups.replicas[0].lost = True
+        await servers.update_weights(version, router)
+    groups.replicas[0].lost = True
+    with pytest.raises(TrainingStoppedError, match="none of the 1 rollout servers"):
+        await servers.update_weights(2, router)
+    assert groups.restarted == [0, 0]
+
+
 async def test_without_a_server_the_run_stops() -> None:
     groups, servers, router = await started(2)
+    groups.cannot_start = True
     for replica in groups.replicas:
         replica.lost = True
     with pytest.raises(TrainingStoppedError, match="none of the 2 rollout servers"):
