@@ -9,9 +9,10 @@ the medians. The first time, verl is installed without its dependencies in an en
 
 `distributed`, against fixed bounds: 1,000 concurrent trajectories of 5 turns, played by two runner processes in Ray.
 The server stands in the runners' processes and answers at once. CPU time is that of whole processes from the submission
-of rows to the last group, of the runners alone and with the controller's: our code, Ray's threads, tokenizer, chat template
-and garbage collection, from which nothing is subtracted. Ray's daemons are other processes and do not count. Lag is by how
-much a timer of 5 ms comes late; what other programs take from the cores counts as lag, so run it on a quiet machine.
+of rows to the last group, of the runners alone and with the controller's: our code, Ray's threads, tokenizer, chat
+template and garbage collection, from which nothing is subtracted. Ray's daemons are other processes and do not count.
+Lag is by how much a timer of 5 ms comes late; what other programs take from the cores counts as lag, so run it on a
+quiet machine.
 """
 
 import argparse
