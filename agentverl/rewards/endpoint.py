@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from agentverl.deadlines import OutOfTimeError, bounded
-from agentverl.errors import InfrastructureError, SettingsError
+from agentverl.errors import BoundaryError, InfrastructureError, SettingsError
 from agentverl.rewards.rate_limit import RateLimit
 from agentverl.settings.section import Name, Section
 
@@ -19,6 +19,10 @@ T = TypeVar("T")
 
 CHARACTERS_A_TOKEN = 4
 """About; `Endpoint.ask` takes an estimate of tokens."""
+
+
+_LONGEST_WAIT_SECONDS = 300.0
+"""A service that asks for more is one that does not answer."""
 
 
 class EndpointSettings(Section):
@@ -55,22 +59,29 @@ class EndpointSettings(Section):
 class EndpointError(Exception):
     """One request that got no usable answer.
 
-    `passes` says that the same request may succeed later, `retry_after_seconds` what the service asks to wait.
+    `passes` says that the same request may succeed later, `retry_after_seconds` what the service asks to wait, and
+    `is_refusal` that the service is well and refuses what this request holds, such as a text that is too long.
     """
 
-    def __init__(self, message: str, *, passes: bool, retry_after_seconds: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, passes: bool, retry_after_seconds: float | None = None, is_refusal: bool = False
+    ) -> None:
         super().__init__(message)
         self.passes = passes
         self.retry_after_seconds = retry_after_seconds
+        self.is_refusal = is_refusal
 
 
 def refusal(status: int, said: str, headers: Mapping[str, str]) -> EndpointError:
     """What an answer with an error status means: whether asking again may help, and when the service wants it."""
     wait = headers.get("retry-after", "")
+    seconds = float(wait) if wait.replace(".", "", 1).isdecimal() else None
+    is_too_long = seconds is not None and seconds > _LONGEST_WAIT_SECONDS
     return EndpointError(
-        f"status {status}: {said[:200]}",
-        passes=status in (408, 409, 429) or status >= 500,
-        retry_after_seconds=float(wait) if wait.replace(".", "", 1).isdecimal() else None,
+        f"status {status}: {said[:200]}" + (f"; it asks to wait {wait} seconds" if is_too_long else ""),
+        passes=(status in (408, 409, 429) or status >= 500) and not is_too_long,
+        retry_after_seconds=None if is_too_long else seconds,
+        is_refusal=status in (400, 413, 422),
     )
 
 
@@ -100,6 +111,7 @@ class Endpoint:
 
         Raises:
             InfrastructureError: no answer after all retries; boundary "reward".
+            BoundaryError: the service refuses what the request holds; boundary "reward".
         """
         attempts = 1 if self._is_down else self._settings.max_retries + 1
         backoff = wait_random_exponential(multiplier=2 * self._settings.retry_backoff_seconds, max=60.0)
@@ -112,6 +124,8 @@ class Endpoint:
         try:
             answer: T = await retrying(self._once, request, tokens)
         except EndpointError as error:
+            if error.is_refusal:
+                raise BoundaryError(f"{self._settings.base_url} refused the request: {error}", "reward") from error
             self._report(error)
             raise InfrastructureError(f"{self._settings.base_url} did not answer: {error}", "reward") from error
         if self._is_down:

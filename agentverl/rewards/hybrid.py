@@ -1,12 +1,15 @@
 """Several rewards as one: a weighted sum, in which some have to pass before the others count."""
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
-from agentverl.errors import BoundaryError
+from agentverl import plugins
+from agentverl.errors import BadInputError, BoundaryError
 from agentverl.rewards.base import RewardInput, RewardResult
 from agentverl.rewards.components.base import ComponentContext, RewardComponent, make_component, naming
 from agentverl.settings.reward import ComponentSettings
@@ -76,12 +79,21 @@ class Hybrid:
 
 async def _ask(parts: Sequence[_Part], judged: RewardInput) -> list[RewardResult]:
     results = await asyncio.gather(*(part.component.score(judged) for part in parts), return_exceptions=True)
-    for part, result in zip(parts, results, strict=True):
-        if isinstance(result, BoundaryError):
-            raise type(result)(f"component {part.component.name}: {result}", result.boundary) from result
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if isinstance(result, RewardResult)]
+    return [_checked(part.component.name, result) for part, result in zip(parts, results, strict=True)]
+
+
+def _checked(name: str, result: RewardResult | BaseException) -> RewardResult:
+    """What a component gave; a component of the user's own may raise and return anything."""
+    if isinstance(result, BoundaryError):
+        raise type(result)(f"component {name}: {result}", result.boundary) from result
+    if isinstance(result, BadInputError) or (isinstance(result, BaseException) and not isinstance(result, Exception)):
+        raise result
+    if isinstance(result, Exception):
+        reason = f"{type(result).__name__}: {result}{plugins.line_of(result)}"
+        raise BoundaryError(f"component {name} failed: {reason}", "reward") from result
+    if not isinstance(result, RewardResult) or not isinstance(result.score, Real) or not math.isfinite(result.score):
+        raise BoundaryError(f"component {name} gave {str(result)[:80]}; expected a RewardResult of a number", "reward")
+    return result
 
 
 def _add(total: RewardResult, part: _Part, result: RewardResult) -> None:

@@ -80,11 +80,12 @@ class VerdictScale:
     """Turns a verdict into a score: by name, or as a number between two bounds, which become 0 and 1.
 
     Args:
-        pattern: has one group, the verdict. Only a match that ends the reply counts, so that quoting is harmless.
+        pattern: has one group, the verdict; capitals do not matter. Only a match that ends the reply, but for dots and
+            asterisks, counts, so that quoting is harmless.
     """
 
     def __init__(self, pattern: str, bounds: tuple[float, float], named: Mapping[str, float]) -> None:
-        self._pattern = re.compile(rf"(?s:.*){pattern}\s*\Z")
+        self._pattern = re.compile(rf"(?s:.*)(?:{pattern})[\s.*]*\Z", re.IGNORECASE)
         self._low, self._high = bounds
         self._named = {name.strip().lower(): score for name, score in named.items()}
 

@@ -109,6 +109,31 @@ async def test_a_component_without_a_score_fails_the_trajectory_by_its_name(
         await reserved.score(answer_of())
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return 1.0", "component odd gave 1.0; expected a RewardResult of a number"),
+        ("return RewardResult(score=float('nan'))", "component odd gave .*nan.*; expected a RewardResult of a number"),
+        ("return RewardResult(score='1')", "component odd gave .*; expected a RewardResult of a number"),
+        ("raise KeyError('x')", "component odd failed: KeyError: 'x' .odd.py:5"),
+    ],
+)
+async def test_a_kind_of_the_users_own_fails_by_its_name_too(
+    body: str, said: str, file: str, tmp_path: Path, make_manager: MakeManager
+) -> None:
+    (tmp_path / "odd.py").write_text(
+        "from agentverl.rewards.base import RewardResult\n"
+        "from agentverl.rewards.components.base import RewardComponent\n"
+        "class Odd(RewardComponent):\n"
+        "    async def score(self, judged):\n"
+        f"        {body}\n"
+    )
+    odd = {"name": "odd", "kind": f"{tmp_path / 'odd.py'}:Odd"}
+    manager = make_manager(components=[odd, rule("right", f"{file}:fixed")])
+    with pytest.raises(BoundaryError, match=said):
+        await manager.score(answer_of())
+
+
 async def test_the_environments_score_is_a_component(make_manager: MakeManager) -> None:
     manager = make_manager(components=[{"name": "world", "kind": "environment", "weight": 0.5}])
     assert manager.asks_environment

@@ -65,12 +65,33 @@ async def test_a_refused_request_waits_as_long_as_the_service_asks(make_manager:
         assert time.monotonic() - started > 0.35
 
 
+async def test_a_service_that_wants_to_be_left_alone_for_hours_does_not_answer(make_manager: MakeManager) -> None:
+    async with chats(failures=[429], retry_after="20000") as server:
+        manager = make_manager(components=judge(server.url))
+        with pytest.raises(InfrastructureError, match="status 429: .*; it asks to wait 20000 seconds"):
+            await asyncio.wait_for(manager.score(answer_of()), 10)
+        assert (await asyncio.wait_for(manager.score(answer_of()), 10)).score == 1.0
+
+
 async def test_a_request_that_cannot_succeed_is_sent_once(make_manager: MakeManager) -> None:
     async with chats(failures=[401] * 5) as server:
         manager = make_manager(components=judge(server.url, retry_backoff_seconds=0.001))
         with pytest.raises(InfrastructureError, match="did not answer: status 401"):
             await manager.score(answer_of())
         assert len(server.failures) == 4
+
+
+async def test_a_refused_answer_does_not_make_the_judge_one_that_is_down(
+    make_manager: MakeManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with chats(failures=[400, 413, 429]) as server:
+        manager = make_manager(components=judge(server.url, retry_backoff_seconds=0.01))
+        for status in (400, 413):
+            with pytest.raises(BoundaryError, match=f"refused the request: status {status}") as caught:
+                await manager.score(answer_of("long"))
+            assert not isinstance(caught.value, InfrastructureError)
+        assert (await manager.score(answer_of("short"))).score == 1.0
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -100,8 +121,8 @@ async def test_a_service_that_does_not_count_tokens_is_kept_to_the_estimate(make
     async with serving(app) as url:
         settings = {"max_tpm": 60_000, "sampling": {"max_tokens": 1000}}
         manager = make_manager(components=judge(f"{url}/v1", **settings))
-        assert (await manager.score(answer_of("a"))).score == 0.5
         started = time.monotonic()
+        assert (await manager.score(answer_of("a"))).score == 0.5
         await manager.score(answer_of("b"))
         assert time.monotonic() - started > 0.8
 
@@ -167,6 +188,9 @@ def test_verdicts_in_words() -> None:
     scale = VerdictScale(r"Verdict: (.*)", (0, 10), {"yes": 1.0, "No": -1.0})
     assert scale.score("Verdict: yes\nVerdict: no.") == -1.0
     assert scale.score("Verdict: maybe") is None
+    bare = VerdictScale("(yes|no)", (0, 10), {"yes": 1.0, "no": 0.0})
+    assert [bare.score(reply) for reply in ("I say Yes.", "**no**\n", "yes, but", "no yes?")] == [1.0, 0.0, None, None]
+    assert VerdictScale("(yes)|no", (0, 10), {"yes": 1.0}).score("yes or what?") is None
     assert (scale.described, scale.example) == ("one of yes, no", "yes")
 
 
@@ -183,6 +207,7 @@ def test_verdicts_in_words() -> None:
         ({"base_url": "http://u", "model": "m", "prompt": "{{ anser }}"}, "'anser' is undefined; it may use question"),
         ({"base_url": "http://u", "model": "m", "prompt": "{{ answer"}, "the judge's prompt"),
         ({"base_url": "http://u", "model": "m", "verdict": "("}, "no regular expression"),
+        ({"base_url": "http://u", "model": "m", "verdict": "(?i)(a)"}, "no regular expression: global flags"),
         ({"base_url": "http://u", "model": "m", "verdict": "x"}, "has 0 groups; expected one"),
         ({"base_url": "http://u", "model": "m", "minimum": 10, "maximum": 1}, "must be below"),
         ({"base_url": "http://u", "model": "m", "api_key_variable": "NO_SUCH_KEY"}, "NO_SUCH_KEY, which is not set"),

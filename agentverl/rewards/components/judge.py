@@ -33,7 +33,7 @@ class JudgeSettings(EndpointSettings):
     verdict: str = DEFAULT_VERDICT
     """A regular expression with one group, the verdict; a reply must end in it."""
     verdicts: dict[str, float] = {}
-    """Scores of verdicts in words, such as `{yes: 1, no: 0}`; without them a verdict is a number."""
+    """Scores of verdicts in words, such as `{'yes': 1, 'no': 0}`; without them a verdict is a number."""
     minimum: float = 0.0
     """The number that scores 0."""
     maximum: float = 10.0
@@ -68,7 +68,7 @@ class JudgeSettings(EndpointSettings):
         if not self.minimum < self.maximum:
             raise ValueError(f"minimum={self.minimum:g} must be below maximum={self.maximum:g}")
         try:
-            groups = re.compile(self.verdict).groups
+            groups = re.compile(f"(?:{self.verdict})").groups  # as it is used: flags for the whole do not work
         except re.error as error:
             raise ValueError(f"verdict={self.verdict!r} is no regular expression: {error}") from None
         if groups != 1:
