@@ -1,5 +1,6 @@
 """What judges a trajectory: the input that a reward sees, its result, and the manager that asks for it."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,6 +124,15 @@ async def outcome(scoring: Awaitable[RewardResult]) -> RewardResult | BoundaryEr
         return await scoring
     except BoundaryError as error:
         return error
+
+
+def numbers(components: Mapping[str, Any]) -> dict[str, float]:
+    """The components that are finite numbers, by name; NaN is how functions say that there is none."""
+    return {
+        name: float(value)
+        for name, value in components.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
 
 
 def final_answer(messages: Sequence[Message]) -> str:

@@ -157,10 +157,9 @@ def as_result(value: Any, target: str) -> RewardResult:
     if isinstance(value, Mapping):
         if "score" not in value:
             raise ValueError(f"{target} returned a dict without `score` (its keys: {', '.join(map(str, value))})")
-        components = {str(key): part for key, part in value.items() if key != "score"}
+        components = {str(key): _plain(part) for key, part in value.items() if key != "score"}
         value = value["score"]
-    if hasattr(value, "item") and not isinstance(value, Real):  # a numpy scalar or a one-element tensor
-        value = value.item()
+    value = _plain(value)
     if not isinstance(value, Real):
         raise ValueError(f"{target} returned {type(value).__name__} {str(value)[:80]!r}; expected a number")
     reserved = sorted(RESERVED_COMPONENTS & components.keys())
@@ -172,6 +171,14 @@ def as_result(value: Any, target: str) -> RewardResult:
     if abs(score) > LARGEST_SCORE:
         raise ValueError(f"{target} returned {score:g}; a score must be at most {LARGEST_SCORE:g}")
     return RewardResult(score=score, components=components)
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of numpy, or a tensor of one element, as a number; anything else as it is."""
+    try:
+        return value.item() if hasattr(value, "item") else value
+    except (ValueError, RuntimeError):  # several elements
+        return value
 
 
 def _keywords(function: Any) -> tuple[set[str], bool]:

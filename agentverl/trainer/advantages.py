@@ -9,6 +9,7 @@ import torch
 from agentverl.algorithms.estimation import estimate_advantages
 from agentverl.algorithms.registry import get_adv_estimator_fn
 from agentverl.protocol.data_proto import DataProto
+from agentverl.rewards.base import numbers
 from agentverl.settings.algorithm import AlgorithmSettings
 from agentverl.trainer.joining import JoinedTrajectories
 
@@ -66,14 +67,6 @@ def _inputs(
 
 def _components(rewards: list[dict[str, Any]]) -> dict[str, np.ndarray[Any, Any]]:
     """(U) each: the components of the reward that are numbers, by name; NaN where a trajectory has none."""
-    names = {name: None for components in rewards for name, value in components.items() if _is_number(value)}
-    return {
-        name: np.array(
-            [float(components[name]) if _is_number(components.get(name)) else np.nan for components in rewards]
-        )
-        for name in names
-    }
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
+    listed = [numbers(components) for components in rewards]
+    names = {name: None for found in listed for name in found}
+    return {name: np.array([found.get(name, np.nan) for found in listed]) for name in names}

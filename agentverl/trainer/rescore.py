@@ -1,7 +1,6 @@
 """`agentverl rescore`: another reward over the trajectories of a stored run."""
 
 import asyncio
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from rich.table import Table
 
 from agentverl.errors import BoundaryError, RunFolderError
 from agentverl.protocol.grouping import rows_by
-from agentverl.rewards.base import RewardInput, RewardManager, RewardResult, outcome
+from agentverl.rewards.base import RewardInput, RewardManager, RewardResult, numbers, outcome
 from agentverl.settings.root import Settings
 from agentverl.tracking.journal import read_journal
 from agentverl.trainer.preparation import reward_manager, template_of
@@ -140,9 +139,8 @@ def _components(rescored: Sequence[Rescored]) -> Table | None:
     """The means of what the other reward reports, over those that have a finite one; None where that is nothing."""
     values: dict[tuple[str, str], list[float]] = defaultdict(list)
     for one in rescored:
-        for name, value in one.components.items():
-            if isinstance(value, int | float) and math.isfinite(value):
-                values[one.split, name].append(float(value))
+        for name, value in numbers(one.components).items():
+            values[one.split, name].append(value)
     table = _table("Mean of each component", "split", "component", "trajectories", "mean")
     for (split, name), listed in sorted(values.items()):
         table.add_row(split, name, str(len(listed)), _mean(listed))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from agentverl.rewards.base import numbers
 from agentverl.rollout.episode import EpisodeResult, Group
 from agentverl.trainer.data_metrics import termination_metrics
 from agentverl.trainer.validation_metrics import ValidationSample, validation_metrics
@@ -92,11 +93,7 @@ def _sample(result: EpisodeResult, core: str) -> ValidationSample:
 
 
 def _numbers(result: EpisodeResult) -> dict[str, float]:
-    values = {"reward": result.score or 0.0}
-    for name, value in result.components.items():
-        if isinstance(value, int | float):
-            values[name] = float(value)
-    return values
+    return {"reward": result.score or 0.0, **numbers(result.components)}
 
 
 def _calls(result: EpisodeResult) -> int:

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from agentverl.deadlines import Deadline
 from agentverl.errors import BoundaryError, DeadlineError, InfrastructureError, PluginError, SettingsError
-from agentverl.rewards.base import RewardInput
+from agentverl.rewards.base import RewardInput, numbers
 from agentverl.rewards.naive import NaiveRewardManager
 from agentverl.rewards.scorer import as_result
 from agentverl.settings.reward import RewardSettings
@@ -194,6 +195,12 @@ def test_a_wrong_function_is_refused_at_the_start(file: str, section: Any, error
 @pytest.mark.parametrize("value", [1, True, 0.5, np.float32(0.5), np.int64(1), np.array(0.5), {"score": np.float64(1)}])
 def test_numbers_of_any_make_are_scores(value: Any) -> None:
     assert isinstance(as_result(value, "f").score, float)
+
+
+def test_scalars_of_numpy_and_torch_are_components_that_count() -> None:
+    given = {"score": torch.tensor([0.5]), "acc": np.float32(1), "letters": torch.tensor(3), "each": np.array([1, 2])}
+    result = as_result(given, "f")
+    assert (result.score, numbers(result.components)) == (0.5, {"acc": 1.0, "letters": 3.0})
 
 
 @pytest.mark.parametrize("value", [float("inf"), np.float32("nan"), {"score": None}, {"score": "1"}, [1.0], 1j])

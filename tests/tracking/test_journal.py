@@ -114,8 +114,9 @@ def test_a_full_disk_later_warns_once_and_the_next_record_is_whole(
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, ignored)
     journal.trajectory(record(uid="after"))
-    assert [one["uid"] for one in read_journal(tmp_path)] == ["before", "after"]
     assert [os.strerror(errno.EFBIG) in message for message in caplog.messages] == [True]
+    assert [one["uid"] for one in read_journal(tmp_path)] == ["before", "after"]
+    assert "line 2 cannot be read and is left out" in caplog.messages[-1]
 
 
 def test_a_journal_of_a_newer_version_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Components reach the metrics under their names, and what they need is checked before anything starts."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def results() -> list[EpisodeResult]:
     episode = Episode(uid="0", sample=0, row={"data_source": "d"}, sampling_params={})
     return [
         EpisodeResult(episode=episode, score=1.0, components={"form": 1.0, "judge": 0.5, "judge/note": "good"}),
-        EpisodeResult(episode=episode, score=0.0, components={"form": 0.0, "form/passed": False}),
+        EpisodeResult(episode=episode, score=0.0, components={"form": 0.0, "form/passed": False, "judge": math.nan}),
         EpisodeResult(episode=episode, score=0.0),
     ]
 
