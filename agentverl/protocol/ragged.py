@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from agentverl.protocol.batch_errors import BatchError
-from agentverl.protocol.encoding import from_numpy, to_numpy
+from agentverl.protocol.encoding import Packed, pack, unpack
 
 Rows = slice | Sequence[int] | Sequence[bool] | np.ndarray | Tensor
 """What selects rows: a slice, integers, or one boolean a row."""
@@ -172,7 +172,7 @@ class Ragged:
         raise TypeError("a Ragged changes and is compared by content: it is not hashable")
 
     def __reduce__(self) -> tuple[Callable[..., "Ragged"], tuple[Any, ...]]:
-        return _restore, (to_numpy(self.values), self.offsets.cpu().numpy())
+        return _restore, (pack(self.values), pack(self.lengths))
 
     def __repr__(self) -> str:
         return f"Ragged(rows={len(self)}, values={tuple(self.values.shape)}, dtype={self.dtype})"
@@ -194,5 +194,5 @@ def _as_row(row: Tensor | np.ndarray | Sequence[Any], dtype: torch.dtype | None)
     return tensor if dtype is None else tensor.to(dtype)
 
 
-def _restore(values: tuple[np.ndarray, str], offsets: np.ndarray) -> Ragged:
-    return Ragged(from_numpy(values), from_numpy((offsets, "int64")))
+def _restore(values: Packed, lengths: Packed) -> Ragged:
+    return Ragged.from_lengths(unpack(values), unpack(lengths))

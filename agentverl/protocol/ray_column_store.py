@@ -1,45 +1,58 @@
 """Columns in Ray's object store: written once, read by any process, on one machine without a copy."""
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 
-from agentverl.protocol.batch_errors import BatchError
+from agentverl.errors import TrainingStoppedError
 from agentverl.protocol.column_store import ColumnStore, Stored
 
 
 class RayColumnStore(ColumnStore):
-    """A column lives as long as the process that put it, and as any process holds its key."""
+    """A column lives as long as the process that put it, and as any process holds its key.
+
+    Columns that are put together are one of Ray's objects, since each of those takes a millisecond.
+    """
 
     def put(self, columns: Sequence[Stored]) -> list[Hashable]:
-        return [ray.put(column) for column in columns]
+        reference = ray.put(list(columns))
+        return [_Part(reference, number) for number in range(len(columns))]
+
+    def holds(self, keys: Sequence[Hashable]) -> list[bool]:
+        references = list(dict.fromkeys(_part(key).reference for key in keys))
+        found = ray.experimental.get_object_locations(references)
+        return [_is_somewhere(found.get(_part(key).reference)) for key in keys]
 
     def get(self, keys: Sequence[Hashable]) -> list[Stored]:
+        # `ray.get` warns in the actors of workers, where it is called beside the event loop, not on it.
+        futures = {reference: reference.future() for reference in dict.fromkeys(_part(key).reference for key in keys)}
         try:
-            # `ray.get` warns in the actors of workers, where it is called beside the event loop, not on it.
-            columns: list[Stored] = [future.result() for future in [_future(key) for key in keys]]
+            found = {reference: future.result() for reference, future in futures.items()}
         except ray.exceptions.ObjectLostError as error:
-            raise BatchError(
-                f"a column is not in Ray's object store any more: {' '.join(str(error).split())}"
+            raise TrainingStoppedError(
+                "columns of the step are lost with the runner or the machine that held them: start the run again to go "
+                f"on from its last checkpoint ({' '.join(str(error).split())})"
             ) from error
-        return columns
+        return [found[_part(key).reference][_part(key).number] for key in keys]
 
     def drop(self, keys: Sequence[Hashable]) -> None:
         """Nothing: Ray forgets a column with the last of its keys."""
 
-    def close(self) -> None:
-        """Nothing, as `drop`."""
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RayColumnStore)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One of the columns that were put together."""
 
-    def __hash__(self) -> int:
-        return hash(RayColumnStore)
-
-    def __reduce__(self) -> tuple[type[Any], tuple[()]]:
-        return RayColumnStore, ()
+    reference: Any
+    number: int
 
 
-def _future(key: Any) -> Any:
-    return key.future()
+def _part(key: Hashable) -> _Part:
+    assert isinstance(key, _Part), f"{key!r} is of another store"
+    return key
+
+
+def _is_somewhere(found: dict[str, Any] | None) -> bool:
+    return found is not None and bool(found["node_ids"] or found["did_spill"])

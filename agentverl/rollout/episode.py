@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentverl.errors import Boundary
+from agentverl.protocol.column_store import Block
 from agentverl.rewards.base import RewardInput
+from agentverl.rollout.kept import Kept
+from agentverl.tracking.journal import Written
 from agentverl.trajectory import AgentLoopOutput, Termination
 
 
@@ -18,6 +21,8 @@ class Episode:
     row: Mapping[str, Any]
     sampling_params: Mapping[str, Any]
     validation: bool = False
+    step: int = 0
+    """That it is sampled for."""
 
     @property
     def trajectory_id(self) -> str:
@@ -42,6 +47,8 @@ class Failure:
 class EpisodeResult:
     """What a trajectory left behind; `outputs` of a failed one are for the journal only.
 
+    What comes from another process has been kept there (see `Keeper`): its `outputs` come without tokens and messages.
+
     `score` is None where the trajectory failed. `components` are further values by name, such as `acc`.
     """
 
@@ -54,8 +61,14 @@ class EpisodeResult:
     failure: Failure | None = None
     seconds: float = 0.0
     attempts: int = 1
-    to_judge: RewardInput | None = None
-    """What the reward manager has still to score."""
+    to_judge: RewardInput | Block | None = None
+    """What the reward manager has still to score; from another process a reference to the whole result."""
+    kept: Kept | None = None
+    """What is trained on, its tokens and images in a store."""
+    written: Written | None = None
+    """Where the journal has it."""
+    texts: tuple[str, str] | None = None
+    """The last sequence's prompt and response, where somebody asks for them."""
 
     @property
     def failed(self) -> bool:

@@ -1,6 +1,6 @@
 """The book of the groups under way: which samples run, which ended, and when a group is complete."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ class OpenGroup:
     sampling_params: Mapping[str, Any]
     policy: GroupPolicy
     validation: bool = False
+    step: int = 0
     results: list[EpisodeResult] = field(default_factory=list)
     failures: list[EpisodeResult] = field(default_factory=list)
     started: int = 0
@@ -49,6 +50,7 @@ class OpenGroup:
             row=self.row,
             sampling_params=self.sampling_params,
             validation=self.validation,
+            step=self.step,
         )
 
     def note(self, result: EpisodeResult) -> bool:
@@ -60,6 +62,11 @@ class OpenGroup:
         if self.validation or self.policy.incomplete_groups != "complete":
             return False
         return self.started < 2 * self.size
+
+    def forget(self, lost: Collection[int]) -> list[Episode]:
+        """Give up samples by their numbers; returns as many new ones."""
+        self.results = [result for result in self.results if result.episode.sample not in lost]
+        return [self.next_episode() for _ in lost]
 
     @property
     def complete(self) -> bool:

@@ -3,21 +3,37 @@
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 from agentverl.errors import BadInputError, BoundaryError
 from agentverl.rewards.base import RewardInput, RewardManager, RewardResult
 from agentverl.rewards.scorer import LARGEST_SCORE
 from agentverl.rollout.episode import EpisodeResult, Failure
+from agentverl.rollout.keeping import Keeper
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.scoring import attempted, failure_of, main_output
 
 
-class Judging:
-    """Asks the reward manager about trajectories whose `to_judge` is set, and writes down what it says."""
+class Judge(Protocol):
+    """Judges trajectories whose `to_judge` is set."""
 
-    def __init__(self, reward: RewardManager, settings: RunnerSettings) -> None:
+    @property
+    def takes_groups(self) -> bool:
+        """Whether a prompt's trajectories are judged together."""
+        ...
+
+    async def judge(self, results: Sequence[EpisodeResult]) -> None:
+        """Set scores and components, or failures at the boundary `reward`."""
+        ...
+
+
+class Judging:
+    """Asks the reward manager of this process, writes down what it says, and keeps what was judged."""
+
+    def __init__(self, reward: RewardManager, settings: RunnerSettings, keeper: Keeper) -> None:
         self._reward = reward
         self._settings = settings
+        self._keeper = keeper
 
     @property
     def takes_groups(self) -> bool:
@@ -31,24 +47,23 @@ class Judging:
             BadInputError: nothing can be scored so.
         """
         started = time.monotonic()
-        asked = [result for result in results if result.to_judge is not None]
         if self.takes_groups:
-            for result, verdict in zip(asked, await self._ask_group(asked), strict=True):
+            for result, verdict in zip(results, await self._ask_group(results), strict=True):
                 self._write(result, verdict)
         else:
-            for result in asked:
+            for result in results:
                 ask = partial(self._ask, result)
                 self._write(result, await attempted(ask, "reward", result, self._settings))
-        for result in asked:
+        for result in results:
             result.to_judge = None
             main_output(result).metrics.compute_score += time.monotonic() - started
+            self._keeper.keep(result)
 
     async def _ask(self, result: EpisodeResult) -> RewardResult:
-        assert result.to_judge is not None
-        return await self._reward.score(result.to_judge)
+        return await self._reward.score(_input(result))
 
     async def _ask_group(self, results: Sequence[EpisodeResult]) -> Sequence[RewardResult | Exception | None]:
-        inputs: list[RewardInput] = [result.to_judge for result in results if result.to_judge is not None]
+        inputs = [_input(result) for result in results]
         try:
             verdicts = await self._reward.score_group(inputs)
         except BadInputError:
@@ -70,6 +85,17 @@ class Judging:
             result.score, result.components = verdict.score, verdict.components
             weigh_turns(result, verdict.turn_weights)
         settle(result)
+
+
+def _input(result: EpisodeResult) -> RewardInput:
+    assert isinstance(result.to_judge, RewardInput), "a result of another process is fetched before it is judged"
+    return result.to_judge
+
+
+def fail_unjudged(result: EpisodeResult, message: str) -> None:
+    """Fail a trajectory that can no longer be judged."""
+    result.to_judge, result.failure = None, Failure(boundary="model", message=message)
+    settle(result)
 
 
 def weigh_turns(result: EpisodeResult, weights: dict[str, float]) -> None:

@@ -9,6 +9,7 @@ from agentverl.agent_loops.loading import AgentLoops
 from agentverl.agent_loops.prompt_cache import PromptCache
 from agentverl.agent_loops.protocols import ReplyParser, Template
 from agentverl.rewards.base import RewardManager
+from agentverl.rollout.keeping import Keeper
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.stage import Worlds
 from agentverl.rollout.turnstile import Turnstile
@@ -25,6 +26,7 @@ class EpisodeParts:
     toolset: Toolset = field(default_factory=Toolset)
     reward: RewardManager | None = None
     """None leaves trajectories unscored where neither loop nor environment scores them."""
+    keeper: Keeper = field(default_factory=Keeper)
     processor: Any = None
     models: Mapping[str, Any] = field(default_factory=dict)
     whole_config: Mapping[str, Any] | None = None

@@ -5,16 +5,18 @@ A call between processes costs as much as several turns of an episode, so none i
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from agentverl.errors import InfrastructureError
+from agentverl.protocol.column_store import Block, ColumnStore, fetched
 from agentverl.rollout.client import Gate
-from agentverl.rollout.episode import Episode
+from agentverl.rollout.episode import Episode, EpisodeResult
 from agentverl.rollout.replica import RolloutReplica
 from agentverl.rollout.runner import EpisodeRunner
+from agentverl.rollout.shipping import Shipping
 from agentverl.single_controller.outcome import Failure, Outcome
 
 MOST_A_LETTER = 32
@@ -90,10 +92,11 @@ class Reply:
 
 
 class Player:
-    """Plays what letters order."""
+    """Plays what letters order; tokens and images of what it played go into a store."""
 
-    def __init__(self, runner: EpisodeRunner) -> None:
+    def __init__(self, runner: EpisodeRunner, store: ColumnStore) -> None:
         self._runner = runner
+        self._shipping = Shipping(store)
         self._gate = Gate()
         self._plays: dict[int, asyncio.Future[None]] = {}
         self._ended: list[Ended] = []
@@ -122,11 +125,20 @@ class Player:
         await self._has_news.wait()
         if not self._wishes and len(self._ended) < MOST_A_LETTER:
             await asyncio.sleep(_GATHER_SECONDS)
-        reply = Reply(self._ended[:MOST_A_LETTER], self._wishes)
+        reply = Reply(self._shipped(self._ended[:MOST_A_LETTER]), self._wishes)
         self._ended, self._wishes = self._ended[MOST_A_LETTER:], []
         if not self._ended:
             self._has_news.clear()
         return reply
+
+    async def judge(self, wholes: Sequence[Block]) -> list[EpisodeResult]:
+        """Judge a prompt's trajectories, which any runner played."""
+        columns = await asyncio.to_thread(fetched, wholes)
+        results = [cast(EpisodeResult, columns[whole][0]) for whole in wholes]
+        judging = self._runner.defer_judging()
+        assert judging is not None, "only what a manager of groups judges is left to be judged"
+        await judging.judge(results)
+        return self._shipping.ready(results)
 
     async def health(self) -> int:
         """Episodes that are being played; that it answers is what counts."""
@@ -136,13 +148,20 @@ class Player:
         episode = order.episode
         lease = BorrowedLease(self, order.number, order.replica, episode.trajectory_id)
         try:
-            result = await self._runner.run(episode, lease, self._gate)
-            result.episode = Episode(uid=episode.uid, sample=episode.sample, row={}, sampling_params={})
-            outcome: Outcome | Failure = Outcome(result)
+            outcome: Outcome | Failure = Outcome(await self._runner.run(episode, lease, self._gate))
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # raised where the result is waited for
             outcome = Failure.of(error)
         self._ended.append(Ended(order.number, outcome))
         self._has_news.set()
+
+    def _shipped(self, ended: list[Ended]) -> list[Ended]:
+        """The same with references in place of tokens and images."""
+        results = {one.number: one.outcome.value for one in ended if isinstance(one.outcome, Outcome)}
+        try:
+            ready = dict(zip(results, self._shipping.ready(list(results.values())), strict=True))
+        except Exception as error:  # a store may be full, which whoever waits for the results has to hear
+            return [Ended(one.number, Failure.of(error)) for one in ended]
+        return [Ended(one.number, Outcome(ready[one.number])) if one.number in ready else one for one in ended]
 
     def _forget(self, number: int, _: asyncio.Future[None]) -> None:
         del self._plays[number]

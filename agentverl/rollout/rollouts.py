@@ -3,22 +3,22 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agentverl.errors import BadInputError, BoundaryError, TrainingStoppedError
 from agentverl.loop_thread import LoopThread
+from agentverl.protocol.column_store import held
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure, Group
 from agentverl.rollout.failures import FailureLedger, ValidationLedger
 from agentverl.rollout.groups import GroupPolicy, OpenGroup
-from agentverl.rollout.judging import Judging
+from agentverl.rollout.judging import Judge
 from agentverl.rollout.router import Lease, Router
 
 logger = logging.getLogger(__name__)
-
-OnTrajectory = Callable[[EpisodeResult], None]
 
 
 class Runner(Protocol):
@@ -48,7 +48,6 @@ class Rollouts:
     """Plays episodes in the background of synchronous code; a context manager, or `close` it.
 
     Args:
-        on_trajectory: called, on the loop's thread, with each trajectory as it ends, failed ones too.
         thread: the loop that the servers live on; Rollouts that make their own also close it.
         judging: judges what the runner leaves to be judged, while the trajectory's server and slot serve another.
     """
@@ -59,17 +58,17 @@ class Rollouts:
         router: Router,
         settings: RolloutsSettings,
         *,
-        on_trajectory: OnTrajectory | None = None,
         thread: LoopThread | None = None,
-        judging: Judging | None = None,
+        judging: Judge | None = None,
     ) -> None:
+        self.step = 0
+        """That trajectories are sampled for."""
         self.router = router
         self.thread = thread or LoopThread()
         self._owns_thread = thread is None
         self._runner = runner
         self._judging = judging
         self._settings = settings
-        self._on_trajectory = on_trajectory
         self._gate = Gate()
         self._slots = asyncio.Semaphore(settings.max_concurrent_trajectories)
         self._changed = threading.Condition()
@@ -121,7 +120,7 @@ class Rollouts:
                 self._replay_stale(validation, max_staleness)
                 ready = sorted(number for number, (group, _) in self._ready.items() if group.validation == validation)
                 still_open = any(group.validation == validation for group in self._open.values())
-                if len(ready) >= count or not still_open:
+                if (len(ready) >= count or not still_open) and not self._replay_lost(ready[:count]):
                     break
                 self._changed.wait()
             self._ledgers[validation].check(fewest=1)
@@ -185,6 +184,7 @@ class Rollouts:
             sampling_params=params,
             policy=settings.group_policy,
             validation=validation,
+            step=self.step,
         )
 
     def _expected(self, validation: bool) -> int:
@@ -208,14 +208,37 @@ class Rollouts:
             self._open[fresh.number] = fresh
             self.thread.start(self._play([fresh]))
 
+    def _replay_lost(self, numbers: Sequence[int]) -> bool:
+        """Play new samples for those whose tokens went with their runner; whether there are any."""
+        groups = {number: self._ready[number][0] for number in numbers}
+        blocks = {
+            (number, result.episode.sample): result.kept.columns.values()
+            for number, group in groups.items()
+            for result in group.results
+            if result.kept is not None
+        }
+        there = held([block for some in blocks.values() for block in some])
+        lost: dict[int, set[int]] = defaultdict(set)
+        for (number, sample), needed in blocks.items():
+            if not there.issuperset(needed):
+                lost[number].add(sample)
+        for number, samples in lost.items():
+            group = self._open[number] = self._ready.pop(number)[0]
+            logger.warning("%d trajectories of %s are lost with their runner and played again", len(samples), group.uid)
+            self.thread.start(self._tracked(self._play_instead(group, group.forget(samples))))
+        return bool(lost)
+
     # What follows runs on the loop's thread.
 
     async def _play(self, groups: Sequence[OpenGroup]) -> None:
+        await self._tracked(self._play_all(groups))
+
+    async def _tracked(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.current_task()
         if task is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        await self._guarded(self._play_all(groups))
+        await self._guarded(work)
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -310,15 +333,13 @@ class Rollouts:
         new = [group.next_episode() for result in judged if self._note(group, result)]
         for _ in judged:
             self._settle(group)
-        await asyncio.gather(*(self._play_in_slot(group, episode) for episode in new))
+        await self._play_instead(group, new)
+
+    async def _play_instead(self, group: OpenGroup, episodes: Sequence[Episode]) -> None:
+        await asyncio.gather(*(self._play_in_slot(group, episode) for episode in episodes))
 
     def _note(self, group: OpenGroup, result: EpisodeResult) -> bool:
         """Book a trajectory that ended; whether a new sample takes its place."""
-        if self._on_trajectory is not None:
-            try:
-                self._on_trajectory(result)
-            except Exception:  # a journal that cannot be written must not end the run
-                logger.warning("the hook for ended trajectories failed", exc_info=True)
         with self._changed:
             self._ledgers[group.validation].note(result)
             return group.note(result)

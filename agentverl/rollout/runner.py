@@ -32,11 +32,13 @@ class EpisodeRunner:
         cutter, prompts = TokenCutter(parts.template.tokenizer), PromptCache(parts.template)
         vocabulary = max(parts.template.tokenizer.get_vocab().values()) + 1
         self._workshop = Workshop(settings, parts, self.worlds, cutter, prompts, Turnstile(), vocabulary)
-        self._judging = None if parts.reward is None else Judging(parts.reward, settings)
+        self._judging = None if parts.reward is None else Judging(parts.reward, settings, parts.keeper)
         self._defers_judging = False
 
     def defer_judging(self) -> Judging | None:
         """Leave to the caller, from now on, what can be judged after an episode; None where it belongs into it.
+
+        What is judged is then also kept.
 
         Where servers work in rounds, a judged trajectory must not come back in the middle of one; groups are judged
         outside of episodes in any case, because each would wait for the others.
@@ -63,6 +65,15 @@ class EpisodeRunner:
         Raises:
             BadInputError: the row, a plugin or a setting cannot work; not the trajectory's fault, so not its outcome.
         """
+        result = await self._played(episode, lease, gate)
+        if result.to_judge is None:
+            self.parts.keeper.keep(result)
+        elif not self._defers_judging:
+            assert self._judging is not None
+            await self._judging.judge([result])
+        return result
+
+    async def _played(self, episode: Episode, lease: HeldServer, gate: Gate) -> EpisodeResult:
         started = time.monotonic()
         await self._workshop.turnstile.passed()
         for attempt in itertools.count():
@@ -71,8 +82,6 @@ class EpisodeRunner:
             result.seconds = time.monotonic() - started
             failure = result.failure
             if failure is None or not failure.retriable or attempt >= self.settings.max_retries:
-                if self._judging is not None and not self._defers_judging:
-                    await self._judging.judge([result])
                 return result
             # Jitter only spreads the load: what a retry samples depends on its seeds.
             await asyncio.sleep(self.settings.retry_backoff_seconds * 2**attempt * random.uniform(0.5, 1.5))

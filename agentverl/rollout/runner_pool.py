@@ -5,14 +5,16 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from agentverl.deadlines import OutOfTimeError, bounded
 from agentverl.errors import BoundaryError, InfrastructureError, TrainingStoppedError
+from agentverl.protocol.column_store import Block, held
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult
 from agentverl.rollout.health import look_after
+from agentverl.rollout.judging import fail_unjudged
 from agentverl.rollout.player import Ended, Grant, Letter, Order, Player, Wish
 from agentverl.rollout.router import HEALTH_SECONDS, Lease
 from agentverl.single_controller.outcome import Failure
@@ -122,6 +124,34 @@ class RunnerPool:
                 result.episode = episode
                 return result
             await lease.begin_again()
+
+    @property
+    def takes_groups(self) -> bool:
+        """What the runners leave to be judged is judged by one of them, a prompt at a time."""
+        return True
+
+    async def judge(self, results: Sequence[EpisodeResult]) -> None:
+        """Let a runner judge trajectories of a prompt; those that were lost before are failed.
+
+        Raises:
+            TrainingStoppedError: every runner is lost.
+        """
+        while True:
+            there = held([_whole(result) for result in results])
+            seat = await self._least_busy()
+            try:
+                judged = await seat.player.judge([one for one in map(_whole, results) if one in there])
+                break
+            except InfrastructureError as error:
+                self._lose(seat, str(error))
+        verdicts = {verdict.episode.sample: verdict for verdict in judged}
+        for result in results:
+            verdict = verdicts.get(result.episode.sample)
+            if verdict is None:
+                fail_unjudged(result, "its runner was lost before it was judged")
+            else:
+                for name in (one.name for one in fields(verdict) if one.name != "episode"):
+                    setattr(result, name, getattr(verdict, name))
 
     async def _least_busy(self) -> _Seat:
         while not self._living:
@@ -250,3 +280,8 @@ class RunnerPool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _whole(result: EpisodeResult) -> Block:
+    assert isinstance(result.to_judge, Block), "a runner sends what is to be judged by reference"
+    return result.to_judge

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from agentverl import blocking, garbage
 from agentverl.errors import BadInputError
+from agentverl.protocol.column_store import ColumnStore
 from agentverl.rollout.player import Player
 from agentverl.rollout.runner import EpisodeRunner
 from agentverl.single_controller.dispatch import Dispatch, register
@@ -16,11 +17,13 @@ class RunnerWorker(Worker):
     """Holds the runner of one process. Await `start_player` first.
 
     Args:
-        make_runner: makes the runner with plugins that this process finds by their names.
+        make_runner: makes the runner of a rank, with plugins that this process finds by their names.
+        store: takes tokens and images.
     """
 
-    def __init__(self, make_runner: Callable[[], EpisodeRunner]) -> None:
+    def __init__(self, make_runner: Callable[[int], EpisodeRunner], store: ColumnStore) -> None:
         self._make_runner = make_runner
+        self._store = store
         self._runner: EpisodeRunner | None = None
         self._player: Player | None = None
         self._watch: StallWatch | None = None
@@ -32,9 +35,9 @@ class RunnerWorker(Worker):
         Raises:
             BadInputError: a plugin that the controller finds is not found here.
         """
-        self._runner = await blocking.call(self._make_runner)
+        self._runner = await blocking.call(self._make_runner, self.rank)
         await self._runner.setup()
-        self._player = Player(self._runner)
+        self._player = Player(self._runner, self._store)
         self._watch = StallWatch(threading.get_ident(), 1.0)
         garbage.leave_alone_what_is_there()
         garbage.collect_in_small_steps()

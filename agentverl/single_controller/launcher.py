@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from agentverl.errors import BadInputError
+from agentverl.protocol.column_store import ColumnStore, MemoryColumnStore
 from agentverl.single_controller.host_options import HostOptions
 from agentverl.single_controller.local import LocalWorkerGroup
 from agentverl.single_controller.pools import PoolSpec, ResourcePool, ResourcePoolManager
@@ -165,6 +166,14 @@ class Places:
 
         count = num_workers or (1 if self.in_one_process else min(_MOST_BESIDE, cores()))
         return self.start(role, worker_class, UnreservedPool([count], use_gpu=False, name_prefix=role))
+
+    def column_store(self) -> ColumnStore:
+        """Where columns are put that pass the controller by."""
+        if self.in_one_process:
+            return MemoryColumnStore()
+        from agentverl.protocol.ray_column_store import RayColumnStore
+
+        return RayColumnStore()
 
     def close(self) -> None:
         """Give the pools back; the workers on them end first."""

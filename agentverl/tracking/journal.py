@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from agentverl.errors import RunFolderError
-from agentverl.tracking.json_lines import JsonLines, dumped, plain, read_json_lines
+from agentverl.tracking.json_lines import JsonLines, plain, read_json_lines
 from agentverl.trajectory import AgentLoopOutput
 
 logger = logging.getLogger(__name__)
@@ -55,10 +55,24 @@ class TrajectoryRecord:
         ]
         return body
 
-    def as_read(self) -> dict[str, Any]:
-        """The record as `read_journal` would give it, for rendering what has just been written."""
-        read: dict[str, Any] = orjson.loads(dumped(self.as_dict()))
-        return read
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A record on disk."""
+
+    file: Path
+    start: int
+
+    def read(self) -> dict[str, Any]:
+        """The record, as `read_journal` would give it.
+
+        Raises:
+            OSError, ValueError: it is not there any more.
+        """
+        with self.file.open("rb") as file:
+            file.seek(self.start)
+            record: dict[str, Any] = orjson.loads(file.readline())
+        return record
 
 
 class Journal:
@@ -72,6 +86,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, writer: str = "controller") -> None:
+        self.folder = folder
         self._images = folder / "images"
         try:
             self._lines = JsonLines(folder / f"{writer}.jsonl", self._plain)
@@ -79,9 +94,9 @@ class Journal:
             raise RunFolderError(f"the journal in {folder} cannot be written: {error.strerror or error}") from error
         self._warned = False
 
-    def trajectory(self, record: TrajectoryRecord) -> None:
-        """Write one trajectory."""
-        self._write("trajectory", record.as_dict())
+    def trajectory(self, record: TrajectoryRecord) -> Written | None:
+        """Write one trajectory; None where that failed."""
+        return self._write("trajectory", record.as_dict())
 
     def step(self, step: int, uids: Sequence[str], advantages: Mapping[str, Sequence[Any]] | None = None) -> None:
         """Write that a step trained on these prompts; it counts once a checkpoint includes it.
@@ -98,15 +113,16 @@ class Journal:
         """Close the file."""
         self._lines.close()
 
-    def _write(self, kind: str, body: dict[str, Any]) -> None:
+    def _write(self, kind: str, body: dict[str, Any]) -> Written | None:
         # The kind comes first, so that readers can skip lines without parsing them.
         record = {"kind": kind, "schema_version": SCHEMA_VERSION, "time_ns": time.time_ns(), **body}
         try:
-            self._lines.append(record)
+            return Written(self._lines.path, self._lines.append(record))
         except (OSError, TypeError) as error:
             if not self._warned:
                 logger.warning("the journal %s cannot be written, training goes on: %s", self._lines.path, error)
             self._warned = True
+            return None
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, bytes):
@@ -121,7 +137,7 @@ class Journal:
         path = self._images / f"{digest}.{suffix}"
         if not path.exists():
             self._images.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_name(f".{path.name}")
+            unfinished = path.with_name(f".{self._lines.path.stem}-{path.name}")
             if isinstance(value, bytes):
                 unfinished.write_bytes(value)
             else:

@@ -29,9 +29,10 @@ class JsonLines:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._torn = not _ends_with_newline(path)
 
-    def append(self, record: Any) -> None:
-        """Write one record; after a write that was cut short the next record begins on a line of its own."""
+    def append(self, record: Any) -> int:
+        """Write one record, and say at which byte it begins; after a write that was cut short it has its own line."""
         line = dumped(record, self._default)
+        start = os.fstat(self._file).st_size + self._torn
         if self._torn:
             line = b"\n" + line
         self._torn = True
@@ -39,6 +40,7 @@ class JsonLines:
         while rest:
             rest = rest[os.write(self._file, rest) :]
         self._torn = False
+        return start
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

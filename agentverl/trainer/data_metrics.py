@@ -96,8 +96,8 @@ def _trajectory_sums(batch: DataProto, name: str) -> np.ndarray[Any, Any]:
 
 
 def _length_metrics(batch: DataProto, max_prompt_length: int) -> dict[str, float]:
-    responses = batch.batch.ragged("responses").lengths.numpy()
-    prompts = batch.batch.ragged("prompts").lengths.numpy()
+    responses = batch.batch.ragged("response_mask").lengths.numpy()
+    prompts = batch.batch.tensor("prompt_length").numpy()
     endings = [Termination(value) for value in batch.non_tensor_batch["termination"]]
     clipped = np.array([ending in _CUT for ending in endings], dtype=np.float64)
     aborted = responses == 0

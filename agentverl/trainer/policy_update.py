@@ -15,7 +15,7 @@ from agentverl.trainer.optimiser_steps import StepPlan
 from agentverl.trainer.penalised_rewards import assign_rewards
 from agentverl.trainer.policy_filtration import filtered
 from agentverl.trainer.stopwatch import Stopwatch
-from agentverl.trainer.token_classes import TokenClasses
+from agentverl.workers.column_names import actor_inputs, critic_inputs, model_inputs
 
 
 class TrainedWorkers(Protocol):
@@ -48,13 +48,10 @@ class PolicyUpdate:
         settings: Settings,
         workers: PolicyWorkers,
         critic: CriticWorkers | None = None,
-        token_classes: TokenClasses | None = None,
     ) -> None:
         self._settings = settings
         self._workers = workers
         self._critic = critic
-        actor = settings.actor_rollout_ref.actor
-        self._token_classes = token_classes if actor.calculate_entropy or actor.entropy_coeff != 0 else None
         self._policies = settings.actor_rollout_ref.rollout.on_end.policies()
         self.asked = asked_for(settings.algorithm.adv_estimator)
         self.kl_controller = get_kl_controller(settings.algorithm.kl_ctrl)
@@ -68,30 +65,33 @@ class PolicyUpdate:
         algorithm = self._settings.algorithm
         apply_end_policies(batch, self._policies)
         metrics = {"training/void_turns": apply_void_turns(batch, algorithm.void_turns)}
-        if self._token_classes is not None:
-            batch.batch["token_class"] = self._token_classes.column(batch)
         self._log_probs(batch, watch)
-        if self._critic is not None:
+        critic = self._critic
+        if critic is not None:
             with watch.phase("values"):
-                batch.batch["values"] = self._critic.compute_values(batch).batch["values"]
+                batch.batch["values"] = critic.compute_values(critic_inputs(batch)).batch["values"]
         with watch.phase("adv"):
             metrics |= assign_rewards(batch, algorithm, self.kl_controller)
             metrics |= correct(batch, algorithm.rollout_correction)
             assign_advantages(batch, group_index(batch, self._policies), algorithm)
         learnt = filtered(batch, algorithm.pf_ppo, self._settings.trainer.seed, step) if algorithm.use_pf_ppo else batch
-        if self._critic is not None:
-            with watch.phase("update_critic"), _training_state(self._critic):
-                metrics |= StepPlan.of_critic(self._settings).run(learnt, step, self._critic.update_critic)
-        if step > self._settings.trainer.critic_warmup or self._critic is None:
+        if critic is not None:
+            with watch.phase("update_critic"), _training_state(critic):
+                metrics |= StepPlan.of_critic(self._settings).run(
+                    learnt, step, lambda part: critic.update_critic(critic_inputs(part))
+                )
+        if step > self._settings.trainer.critic_warmup or critic is None:
             with watch.phase("update_actor"), _training_state(self._workers):
-                metrics |= StepPlan.of_actor(self._settings).run(learnt, step, self._workers.update_actor)
+                metrics |= StepPlan.of_actor(self._settings).run(
+                    learnt, step, lambda part: self._workers.update_actor(actor_inputs(part))
+                )
         return metrics
 
     def _log_probs(self, batch: DataProto, watch: Stopwatch) -> None:
         if self._needs_old_log_probs:
             batch.meta_info["calculate_sum_pi_squared"] = "sum_pi_squared" in self.asked
             with watch.phase("old_log_prob"):
-                computed = self._workers.compute_log_prob(batch)
+                computed = self._workers.compute_log_prob(model_inputs(batch))
             batch.batch["old_log_probs"] = computed.batch["log_probs"]
             if "sum_pi_squared" in computed.batch:
                 batch.batch["sum_pi_squared"] = computed.batch["sum_pi_squared"]
@@ -99,7 +99,7 @@ class PolicyUpdate:
             stand_in_for_old_policy(batch)
         if self._settings.needs_reference:
             with watch.phase("ref"):
-                computed = self._workers.compute_ref_log_prob(batch)
+                computed = self._workers.compute_ref_log_prob(model_inputs(batch))
             batch.batch["ref_log_prob"] = computed.batch["log_probs"]
 
     @property

@@ -11,6 +11,7 @@ import psutil
 from agentverl import blocking
 from agentverl.data.dataloader import PromptLoader
 from agentverl.errors import RequeueError
+from agentverl.protocol.column_store import drop
 from agentverl.protocol.data_proto import DataProto
 from agentverl.rollout.batching import assemble
 from agentverl.settings.root import Settings
@@ -33,7 +34,6 @@ from agentverl.trainer.session import OptimiserSteps, Session
 from agentverl.trainer.state import TrainerState
 from agentverl.trainer.stopwatch import Stopwatch
 from agentverl.trainer.summary import Summary, ValidationPoint
-from agentverl.trainer.token_classes import TokenClasses
 from agentverl.trainer.validation import validate
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ class PPOTrainer:
             optimiser_steps=self._optimiser_steps(),
             placement=placement_of(settings, self.run.path / "logs", self._pools, self._group_class),
         )
-        classes = TokenClasses(prepared.tokenizer, prepared.parser)
-        self._update = PolicyUpdate(settings, self.session.workers, self.session.critic, classes)
+        self._update = PolicyUpdate(settings, self.session.workers, self.session.critic)
         filters = settings.algorithm.filter_groups
         self._schedule = SynchronousSchedule(
             self.session.rollouts,
@@ -129,7 +128,7 @@ class PPOTrainer:
         """One step: a batch of prompts rolled out and learnt from; returns its metrics."""
         settings, session, watch = self.settings, self.session, Stopwatch()
         step = self.state.step + 1
-        session.step = step
+        session.rollouts.step = step
         seed_process(settings.trainer.seed, "step", step)
         metrics: dict[str, float] = {"training/global_step": step, "training/epoch": self.loader.epoch}
         with watch.phase("step"):
@@ -151,21 +150,23 @@ class PPOTrainer:
                     self._save()
             elif self._incomplete is not None and not session.is_saving:
                 self._complete_checkpoint()
-        metrics |= watch.metrics(
-            total_tokens=sum(len(batch.batch.ragged(name).values) for name in ("prompts", "responses")),
-            response_tokens=len(batch.batch.ragged("responses").values),
-        )
+        response_tokens = len(batch.batch.ragged("response_mask").values)
+        total_tokens = response_tokens + int(batch.batch.tensor("prompt_length").sum())
+        metrics |= watch.metrics(total_tokens=total_tokens, response_tokens=response_tokens)
         metrics |= session.memory()
         metrics["perf/cpu_memory_used_gb"] = self._memory.sample() / 2**30
         session.tracking.log(metrics, step=step)
         return metrics
 
     def _learn(self, sampled: Sampled, watch: Stopwatch) -> tuple[DataProto, dict[str, float]]:
-        step, groups = self.session.step, sampled.groups
+        step, groups = self.session.rollouts.step, sampled.groups
         batch = assemble(groups, meta_info={"global_steps": step})
-        if sampled.greedy:
-            self._update.set_baselines(batch, sampled.greedy)
-        metrics = sampled.metrics | self._update.learn(batch, step, watch)
+        try:
+            if sampled.greedy:
+                self._update.set_baselines(batch, sampled.greedy)
+            metrics = sampled.metrics | self._update.learn(batch, step, watch)
+        finally:
+            drop(batch)
         metrics |= data_metrics(batch, max_prompt_length=self.settings.data.max_prompt_length)
         return batch, metrics | group_metrics(groups)
 
@@ -209,7 +210,7 @@ class PPOTrainer:
         last = -1 if step is None else step
         missing = self.run.roll_back(last)
         self.session.journal.supersede(last)
-        self.session.step = self.state.step
+        self.session.rollouts.step = self.state.step
         self.session.synchronise_weights(self.state.step)
         self.session.rollouts.load_state_dict(self.state.rollouts or {"groups": []})
         return dict(self.state.metrics) if missing else {}

@@ -23,7 +23,7 @@ from agentverl.tracking.journal import Journal
 from agentverl.tracking.rendering import trajectory
 from agentverl.trainer.placement import placement_of
 from agentverl.trainer.preparation import Prepared
-from agentverl.trainer.recording import picked, record_of, trained_advantages
+from agentverl.trainer.recording import picked, trained_advantages
 from agentverl.trainer.rollout_settings import rollouts_settings
 from agentverl.trainer.runners import open_runner
 from agentverl.trainer.validation import ValidationOutcome, dump_rows
@@ -66,8 +66,6 @@ class Session:
         self.folder = folder
         self._placement = placement or placement_of(settings, folder / "logs")
         self._unwritable: set[Path] = set()
-        self.step = 0
-        """The step that trajectories are sampled for."""
         self.critic: WorkerGroup | None = None
         """The workers of the critic, where one is trained."""
         self._closing = ExitStack()
@@ -97,12 +95,11 @@ class Session:
         router = plugins.find("routers", settings.actor_rollout_ref.rollout.router)(replicas)
         if not self._places.in_one_process:
             closing.callback(self.thread.start(look_after(lambda: map(router.check, router.known))).cancel)
-        runner, judging = open_runner(settings, self.prepared, self._places, self.thread, closing)
+        runner, judging = open_runner(settings, self.prepared, self._places, self.thread, self.journal, closing)
         self.rollouts = Rollouts(
             runner,
             router,
             rollouts_settings(settings),
-            on_trajectory=self._note,
             thread=self.thread,
             judging=judging,
         )
@@ -214,19 +211,17 @@ class Session:
         if self.settings.trainer.validation_data_dir:
             self._dump(Path(self.settings.trainer.validation_data_dir), step, outcome.results)
         for result in picked(outcome.results, self.settings.trainer.log_val_generations):
-            self.tracking.show(trajectory(record_of(result, step).as_read(), decode=self.prepared.decode))
+            assert result.written is not None
+            self.tracking.show(trajectory(result.written.read(), decode=self.prepared.decode))
 
     def close(self) -> None:
         """End all parts; may be called twice."""
         self._closing.close()
 
-    def _note(self, result: EpisodeResult) -> None:
-        self.journal.trajectory(record_of(result, self.step))
-
     def _dump(self, folder: Path, step: int, results: list[EpisodeResult]) -> None:
         """Write a copy of what the journal has; like the journal it does not end the run when it fails later."""
         try:
-            dump_samples(folder, step, dump_rows(results, self.prepared.decode, step))
+            dump_samples(folder, step, dump_rows(results, step))
         except RunFolderError as error:
             if folder not in self._unwritable:
                 logger.warning("%s; training goes on", error)

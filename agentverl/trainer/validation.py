@@ -62,15 +62,15 @@ def outcome_of(results: list[EpisodeResult]) -> ValidationOutcome:
     return ValidationOutcome(_mean(solved), tool_call_rate, metrics, results)
 
 
-def dump_rows(results: Iterable[EpisodeResult], decode: Any, step: int) -> list[dict[str, Any]]:
+def dump_rows(results: Iterable[EpisodeResult], step: int) -> list[dict[str, Any]]:
     """verl's dump of samples: one object with input, output, gts, score, step and the reward's components each."""
     rows = []
     for result in results:
-        output = result.outputs[-1] if result.outputs else None
+        prompt, response = result.texts or ("", "")
         rows.append(
             {
-                "input": decode(output.prompt_ids) if output else "",
-                "output": decode(output.response_ids) if output else "",
+                "input": prompt,
+                "output": response,
                 "gts": (result.episode.row.get("reward_model") or {}).get("ground_truth"),
                 "score": result.score,
                 "step": step,

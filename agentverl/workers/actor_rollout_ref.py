@@ -39,8 +39,6 @@ from agentverl.workers.training_step import TRAINING_STEP
 from agentverl.workers.training_worker import TrainingWorker
 from agentverl.workers.weight_update import send_weights, update_replica
 
-_MODEL_COLUMNS = ("prompts", "responses", "response_mask", "temperature")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRun:
@@ -193,7 +191,7 @@ class ActorRolloutRefWorker(TrainingWorker, ServingWorker):
         """
         with device_memory.of_process.phase("old_log_prob"), self.residence.on_device():
             return self.actor.infer_batch(
-                _model_inputs(data),
+                data,
                 calculate_entropy=self.config.actor.calculate_entropy,
                 calculate_sum_pi_squared=bool(data.meta_info.get("calculate_sum_pi_squared")),
             )
@@ -204,7 +202,7 @@ class ActorRolloutRefWorker(TrainingWorker, ServingWorker):
         if self._reference is None or self._reference_residence is None:
             raise BadInputError("there is no reference policy: the run was made without needs_reference")
         with device_memory.of_process.phase("ref"), self._reference_residence.on_device():
-            return self._reference.infer_batch(_model_inputs(data))
+            return self._reference.infer_batch(data)
 
     @register(dispatch_mode=TRAINING_STEP)
     def update_actor(self, data: DataProto) -> dict[str, float]:
@@ -270,7 +268,3 @@ def server_spec(config: ActorRolloutRefSettings, run: PolicyRun, folder: Path) -
         deterministic=run.deterministic,
         load_weights=not run.needs_actor,
     )
-
-
-def _model_inputs(data: DataProto) -> DataProto:
-    return data.select([name for name in _MODEL_COLUMNS if name in data.batch], [], [])

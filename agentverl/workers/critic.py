@@ -24,8 +24,6 @@ from agentverl.workers.training_step import TRAINING_STEP
 from agentverl.workers.training_worker import TrainingWorker
 from agentverl.workers.value_loss import value_loss
 
-_MODEL_COLUMNS = ("prompts", "responses", "response_mask")
-
 
 class CriticWorker(TrainingWorker):
     """Holds the training engine of one critic; call `init_model` first.
@@ -83,7 +81,7 @@ class CriticWorker(TrainingWorker):
     def compute_values(self, data: DataProto) -> DataProto:
         """`values` of the response tokens, each before its token is known; 0 where the mask is 0."""
         with device_memory.of_process.phase("values"), self.residence.on_device():
-            return self.engine.infer_batch(data.select([name for name in _MODEL_COLUMNS if name in data.batch], [], []))
+            return self.engine.infer_batch(data)
 
     @register(dispatch_mode=TRAINING_STEP)
     def update_critic(self, data: DataProto) -> dict[str, float]:

@@ -7,9 +7,7 @@ import torch
 from agentverl.engines.base import LossFunction, ModelOutput
 from agentverl.engines.metrics import Metric
 from agentverl.protocol.data_proto import DataProto
-
-TOKEN_CLASSES = ("reasoning", "call_syntax", "arguments", "answer")
-"""What the column `token_class` numbers."""
+from agentverl.rollout.token_classes import TOKEN_CLASSES
 
 
 def with_entropy_by_class(loss_function: LossFunction) -> LossFunction:

@@ -15,6 +15,8 @@ from waiting_server import MeasuredRunner, Server, make_runner
 
 from agentverl.data.tokenizers import load_tokenizer
 from agentverl.loop_thread import LoopThread
+from agentverl.protocol.ray_column_store import RayColumnStore
+from agentverl.rollout.batching import assemble
 from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
 from agentverl.rollout.router import LeastLoadedRouter
 from agentverl.rollout.runner_pool import RunnerPool
@@ -41,7 +43,7 @@ class _Runners:
     """Runner processes, their episodes and their gauges."""
 
     def __init__(self, model: str, trajectories: int) -> None:
-        made = WorkerClass(MeasuredRunner, (partial(make_runner, model),))
+        made = WorkerClass(MeasuredRunner, (partial(make_runner, model), RayColumnStore()))
         self._trajectories = trajectories
         self._workers = start_workers("ray", made, pool=UnreservedPool([RUNNERS], use_gpu=False))
         self._thread = LoopThread()
@@ -109,12 +111,8 @@ class _Runners:
         for gauge in self._gauges:
             self._thread.run(gauge.let_go())
         groups = rollouts.next_groups(self._trajectories)
-        tokens = sum(
-            len(output.prompt_ids) + len(output.response_ids)
-            for group in groups
-            for result in group.results
-            for output in result.outputs
-        )
+        columns = assemble(groups).batch
+        tokens = int(columns.tensor("prompt_length").sum()) + len(columns.ragged("response_mask").values)
         return (now.memory_bytes - before.memory_bytes - TOKEN_BYTES * tokens) / self._trajectories
 
 

@@ -107,7 +107,7 @@ class MeasuredRunner(RunnerWorker):
         return Gauge()
 
 
-def make_runner(model: str) -> EpisodeRunner:
+def make_runner(model: str, rank: int) -> EpisodeRunner:
     """tool_agent with the benchmark's tool."""
     parts = EpisodeParts(
         template=ChatTemplate(load_tokenizer(model)),

@@ -1,6 +1,8 @@
 """Columns that a batch refers to come back unchanged, whatever was done with its rows."""
 
 import pickle
+import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,13 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentverl.protocol.batch_errors import BatchError, MissingColumnError
-from agentverl.protocol.column_store import MemoryColumnStore, drop, refer, referred, resolve
+from agentverl.errors import TrainingStoppedError
+from agentverl.protocol.batch_errors import MissingColumnError
+from agentverl.protocol.column_store import MemoryColumnStore, blocks_of, drop, held, refer, referred, resolve
 from agentverl.protocol.columns import object_array
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 
 MOVED = ["prompts", "score", "image"]
+MEMORY = MemoryColumnStore()
 
 
 def batch(rows: int, first: int = 0) -> DataProto:
@@ -48,6 +52,37 @@ def test_rows_of_several_blocks_come_back_in_the_order_they_were_put_into(
     rows = data.draw(st.lists(st.integers(0, one + other - 1), min_size=1, max_size=9))
     assert_equal(resolve(referring.select_idxs(rows)), whole.select_idxs(rows))
     assert_equal(DataProto.concat([resolve(part) for part in referring.chunk(3)]), whole)
+
+
+def reordered(one: DataProto, rows: list[int]) -> DataProto:
+    ordered = one.select()
+    ordered.reorder(rows)
+    return ordered
+
+
+OPERATIONS = st.one_of(
+    st.builds(lambda rows: lambda one: one.select_idxs([row % len(one) for row in rows]), st.lists(st.integers(0, 9))),
+    st.builds(lambda start, stop: lambda one: one.slice(start, stop), st.integers(0, 3), st.integers(1, 6)),
+    st.builds(
+        lambda seed: lambda one: reordered(one, np.random.default_rng(seed).permutation(len(one)).tolist()),
+        st.integers(0, 99),
+    ),
+    st.builds(lambda times, side: lambda one: one.repeat(times, side), st.integers(1, 2), st.booleans()),
+    st.builds(lambda parts: lambda one: DataProto.concat(list(reversed(one.chunk(parts)))), st.integers(1, 4)),
+)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.lists(OPERATIONS, max_size=5))
+def test_whatever_is_done_with_rows_is_the_same_on_references_as_on_values(sizes: list[int], done: list[Any]) -> None:
+    parts = [batch(size, 10 * number) for number, size in enumerate(sizes)]
+    values = DataProto.concat(parts)
+    references = DataProto.concat([refer(part, MOVED, MemoryColumnStore()) for part in parts])
+    for operation in done:
+        if not len(values):
+            break
+        values, references = operation(values), operation(references)
+    assert_equal(resolve(references), values)
+    assert_equal(resolve(pickle.loads(pickle.dumps(references))), values)
 
 
 def test_a_referring_batch_has_no_values() -> None:
@@ -91,17 +126,24 @@ def test_rows_of_several_stores_are_put_together() -> None:
 
 def test_what_was_dropped_is_gone() -> None:
     store = MemoryColumnStore()
-    referring = refer(batch(2), MOVED, store)
+    referring, kept = refer(batch(2), MOVED, store), refer(batch(2), MOVED, store)
     drop(referring)
     drop(referring)
-    with pytest.raises(BatchError, match="not in the store"):
+    assert held([*blocks_of(referring), *blocks_of(kept)]) == set(blocks_of(kept))
+    with pytest.raises(TrainingStoppedError, match="was dropped"):
         resolve(referring)
-    kept = refer(batch(2), MOVED, store)
-    store.close()
-    with pytest.raises(BatchError, match="not in the store"):
-        resolve(kept)
+    assert_equal(resolve(kept), batch(2))
 
 
-def test_the_memory_of_a_process_is_not_sent_to_others() -> None:
-    with pytest.raises(BatchError, match="use RayColumnStore"):
-        pickle.dumps(refer(batch(1), MOVED, MemoryColumnStore()))
+def test_a_column_lives_no_longer_than_what_refers_to_it() -> None:
+    image = np.zeros(3)
+    alive, referring = weakref.ref(image), refer(DataProto({}, {"image": object_array([image])}), ["image"], MEMORY)
+    del image
+    assert alive() is not None
+    del referring
+    assert alive() is None
+
+
+def test_references_to_memory_take_their_columns_along() -> None:
+    sent = pickle.loads(pickle.dumps(refer(batch(3), MOVED, MEMORY).select_idxs([2, 0])))
+    assert_equal(resolve(sent), batch(3).select_idxs([2, 0]))

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from agentverl.protocol.column_store import resolve
 from agentverl.rollout.batching import assemble
 from agentverl.rollout.episode import Episode, EpisodeResult, Group
+from agentverl.rollout.keeping import Keeper
 from agentverl.trajectory import AgentLoopOutput, Termination, Turn
 
 
@@ -27,7 +29,10 @@ def batch_of(*outputs: AgentLoopOutput, score: float | None = 1.0, **row: Any) -
     result = EpisodeResult(
         episode=episode, outputs=list(outputs), score=score, termination=Termination.MAX_TURNS, components={"acc": 1.0}
     )
-    return assemble([Group(uid="0-1", row=episode.row, results=[result], failures=[])], meta_info={"global_steps": 4})
+    Keeper().keep(result)
+    return resolve(
+        assemble([Group(uid="0-1", row=episode.row, results=[result], failures=[])], meta_info={"global_steps": 4})
+    )
 
 
 def test_a_sequence_becomes_a_row() -> None:
@@ -71,4 +76,7 @@ def test_an_empty_response_and_an_empty_batch_are_batches_too() -> None:
     batch = batch_of(output([], turns=[]), score=0.5)
     assert batch.batch["responses"].lengths.tolist() == [0]
     assert batch.non_tensor_batch["score"][0] == 0.5
-    assert len(assemble([]).batch["responses"]) == 0
+    assert len(resolve(assemble([])).batch["response_mask"]) == 0
+    untrained = batch_of(output([1], trainable=False))
+    assert len(untrained) == 0
+    assert len(untrained.batch["responses"]) == 0

@@ -15,6 +15,7 @@ from agentverl.rewards.base import RewardInput, RewardManager, RewardResult
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure
 from agentverl.rollout.judging import Judging, weigh_turns
+from agentverl.rollout.keeping import Keeper
 from agentverl.rollout.replica import RolloutReplica
 from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
 from agentverl.rollout.router import Lease, LeastLoadedRouter
@@ -84,7 +85,7 @@ def judging(
 ) -> Iterator[tuple[Rollouts, FakeReplica]]:
     replica = FakeReplica(template, lambda turn, chance: "")
     router = LeastLoadedRouter([cast(RolloutReplica, replica)])
-    judge = Judging(manager, RunnerSettings(limits=ChatLimits(max_response_length=64)))
+    judge = Judging(manager, RunnerSettings(limits=ChatLimits(max_response_length=64)), Keeper())
     with Rollouts(player or Player(), router, RolloutsSettings(**settings), judging=judge) as rollouts:
         yield rollouts, replica
 

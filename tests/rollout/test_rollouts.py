@@ -15,8 +15,9 @@ from agentverl.loop_thread import LoopThread
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure
 from agentverl.rollout.groups import GroupPolicy
+from agentverl.rollout.keeping import Keeper
 from agentverl.rollout.replica import RolloutReplica
-from agentverl.rollout.rollouts import OnTrajectory, Rollouts, RolloutsSettings
+from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
 from agentverl.rollout.router import Lease, LeastLoadedRouter
 from agentverl.trajectory import AgentLoopOutput
 from tests.rollout.fake_replica import FakeReplica
@@ -41,12 +42,10 @@ class Stub:
 
 
 @contextmanager
-def playing(
-    template: ChatTemplate, runner: Any, on_trajectory: OnTrajectory | None = None, **settings: Any
-) -> Iterator[tuple[Rollouts, FakeReplica]]:
+def playing(template: ChatTemplate, runner: Any, **settings: Any) -> Iterator[tuple[Rollouts, FakeReplica]]:
     replica = FakeReplica(template, lambda turn, chance: "")
     router = LeastLoadedRouter([cast(RolloutReplica, replica)])
-    with Rollouts(runner, router, RolloutsSettings(**settings), on_trajectory=on_trajectory) as rollouts:
+    with Rollouts(runner, router, RolloutsSettings(**settings)) as rollouts:
         yield rollouts, replica
 
 
@@ -55,14 +54,14 @@ def rows(count: int, first: int = 0) -> list[dict[str, Any]]:
 
 
 def test_groups_come_in_the_order_of_submission(template: ChatTemplate) -> None:
-    ended: list[str] = []
-    with playing(template, Stub(), lambda result: ended.append(result.episode.trajectory_id)) as (rollouts, replica):
+    stub = Stub()
+    with playing(template, stub) as (rollouts, replica):
         rollouts.submit(rows(3), 4)
         groups = rollouts.next_groups(3)
         assert [group.uid for group in groups] == ["0-0", "0-1", "0-2"]
         assert [result.episode.sample for result in groups[0].results] == [0, 1, 2, 3]
-        assert sorted(ended) == sorted(f"0-{uid}/{sample}" for uid in range(3) for sample in range(4))
-        assert sorted(replica.opened) == sorted(replica.closed) == sorted(ended)
+        assert sorted(stub.played) == sorted(f"0-{uid}/{sample}" for uid in range(3) for sample in range(4))
+        assert sorted(replica.opened) == sorted(replica.closed) == sorted(stub.played)
         with pytest.raises(BadInputError, match="only 0 groups"):
             rollouts.next_groups(1)
 
@@ -227,14 +226,24 @@ def test_closing_cancels_what_is_under_way(template: ChatTemplate) -> None:
     assert replica.closed == ["0-0/0"]
 
 
-def test_a_hook_that_raises_ends_nothing(template: ChatTemplate, caplog: pytest.LogCaptureFixture) -> None:
-    def full(result: EpisodeResult) -> None:
-        raise OSError("disk full")
+def test_samples_whose_tokens_are_lost_are_played_again_under_new_numbers(template: ChatTemplate) -> None:
+    class Keeping(Stub):
+        async def run(self, episode: Episode, lease: Lease, gate: Gate) -> EpisodeResult:
+            result = await super().run(episode, lease, gate)
+            Keeper().keep(result)
+            if result.episode.sample in (1, 4):
+                assert result.kept is not None
+                block = result.kept.columns["responses"]
+                block.store.drop([block.key])
+            return result
 
-    with playing(template, Stub(), full) as (rollouts, _):
-        rollouts.submit(rows(1), 1)
-        assert len(rollouts.next_groups(1)) == 1
-    assert "disk full" in caplog.text
+    stub = Keeping()
+    with playing(template, stub) as (rollouts, replica):
+        rollouts.submit(rows(2), 3)
+        groups = rollouts.next_groups(2)
+    assert [[result.episode.sample for result in group.results] for group in groups] == [[0, 2, 3], [0, 2, 3]]
+    assert len(stub.played) == 8
+    assert sorted(replica.opened) == sorted(replica.closed) == sorted(stub.played)
 
 
 def test_a_coroutine_that_blocks_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:

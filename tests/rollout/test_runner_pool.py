@@ -1,7 +1,7 @@
 """Runners in other places than the controller: episodes come back, leases stay, what is lost is played again."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 
 from agentverl.agent_loops.limits import ChatLimits
 from agentverl.data.chat_template import ChatTemplate
-from agentverl.errors import InfrastructureError, PluginError, TrainingStoppedError
+from agentverl.deadlines import Deadline
+from agentverl.errors import BoundaryError, InfrastructureError, PluginError, TrainingStoppedError
+from agentverl.protocol.column_store import Block, MemoryColumnStore, referred, resolve
+from agentverl.rewards.base import RewardInput, RewardManager, RewardResult
+from agentverl.rollout.batching import assemble
 from agentverl.rollout.client import Gate
-from agentverl.rollout.episode import Episode, EpisodeResult
+from agentverl.rollout.episode import Episode, EpisodeResult, Group
 from agentverl.rollout.parts import EpisodeParts
 from agentverl.rollout.player import MOST_A_LETTER, Letter, Order, Player, Reply
 from agentverl.rollout.replica import RolloutReplica
@@ -22,6 +26,7 @@ from agentverl.rollout.runner import EpisodeRunner
 from agentverl.rollout.runner_pool import RunnerPool
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.runner_worker import RunnerWorker
+from agentverl.settings.reward import RewardSettings
 from agentverl.single_controller.launcher import start_workers
 from agentverl.single_controller.worker import WorkerClass
 from agentverl.single_controller.worker_errors import WorkerError
@@ -36,7 +41,7 @@ class MortalPlayer(Player):
     """Stands for a player whose process can be killed: its calls then raise what those of a lost process raise."""
 
     def __init__(self, runner: EpisodeRunner) -> None:
-        super().__init__(runner)
+        super().__init__(runner, MemoryColumnStore())
         self.dead = asyncio.Event()
         self.begun: list[str] = []
         self.letters = 0
@@ -69,12 +74,15 @@ class World:
 
     cannot_start = False
 
-    def __init__(self, template: ChatTemplate) -> None:
+    def __init__(self, template: ChatTemplate, reward: RewardManager | None = None) -> None:
         def runner() -> EpisodeRunner:
             limits = ChatLimits(max_response_length=2048)
             settings = RunnerSettings(limits=limits, default_agent_loop="tool_agent", retry_backoff_seconds=0.001)
             tools = Toolset(tools_of_entries(("calculator",)))
-            return EpisodeRunner(settings, EpisodeParts(template=template, parser=TinyParser(), toolset=tools))
+            parts = EpisodeParts(template=template, parser=TinyParser(), toolset=tools, reward=reward)
+            made = EpisodeRunner(settings, parts)
+            made.defer_judging()
+            return made
 
         self.replicas = [FakeReplica(template, lambda turn, chance: "It is 5.") for _ in range(2)]
         self.router = LeastLoadedRouter([cast(RolloutReplica, replica) for replica in self.replicas])
@@ -135,6 +143,49 @@ async def test_episodes_go_to_all_runners_and_come_back_with_their_rows(world: W
     assert all(result.episode.row["raw_prompt"] == QUESTION and not result.failed for result in results)
     assert world.pool.playing == [0, 0]
     assert world.router.total_held == 0
+
+
+async def test_the_controller_gets_neither_tokens_nor_messages(world: World) -> None:
+    result = await world.play(0)
+    (output,) = result.outputs
+    assert [*output.prompt_ids, *output.response_ids, *output.response_mask, *output.messages] == []
+    assert output.turns
+    batch = assemble([Group(uid="0-1", row=result.episode.row, results=[result], failures=[])])
+    assert set(referred(batch)) == {"prompts", "responses", "multi_modal_data"}
+    sampled = [
+        token for answers in world.replicas[0].answers.values() for _, answer in answers for token in answer.token_ids
+    ]
+    values = resolve(batch).batch
+    assert values.ragged("responses")[0][values.ragged("response_mask")[0] == 1].tolist() == sampled
+
+
+class Ranks(RewardManager):
+    """Gives each sample its place in the group."""
+
+    scores_groups = True
+
+    async def score(self, judged: RewardInput, deadline: Deadline | None = None) -> RewardResult:
+        raise NotImplementedError
+
+    async def score_group(self, group: Sequence[RewardInput]) -> list[RewardResult | BoundaryError]:
+        assert all(judged.solution_str for judged in group)
+        return [RewardResult(score=float(place)) for place in range(len(group))]
+
+
+async def test_a_group_is_judged_by_a_runner_whoever_played_it(template: ChatTemplate) -> None:
+    world = World(template, Ranks(RewardSettings()))
+    await world.pool.open()
+    results = await asyncio.gather(*(world.play(sample) for sample in range(4)))
+    assert not any(result.outputs for result in results)
+    lost = results[1]
+    assert isinstance(lost.to_judge, Block)
+    lost.to_judge.store.drop([lost.to_judge.key])
+    await world.pool.judge(results)
+    await world.pool.close()
+    assert [result.score for result in results] == [0.0, None, 1.0, 2.0]
+    assert [result.failed for result in results] == [False, True, False, False]
+    assert all(result.outputs and result.kept is not None for result in results if not result.failed)
+    assert all(result.episode.row["raw_prompt"] == QUESTION and result.to_judge is None for result in results)
 
 
 async def test_a_lost_server_is_replaced_through_the_controller(world: World) -> None:
@@ -273,7 +324,9 @@ async def test_a_gate_that_was_closed_before_the_first_episode_holds_it_back(wor
 
 async def test_a_worker_makes_its_runner_when_it_starts(template: ChatTemplate) -> None:
     world = World(template)
-    workers = start_workers("local", WorkerClass(RunnerWorker, (lambda: world.players[0]._runner,)))
+    workers = start_workers(
+        "local", WorkerClass(RunnerWorker, (lambda rank: world.players[rank]._runner, MemoryColumnStore()))
+    )
     await workers.start_player()
     world.pool = RunnerPool([workers.resident(0, "player")])
     await world.pool.open()

@@ -20,6 +20,7 @@ from agentverl.data.chat_template import ChatTemplate
 from agentverl.environments.base import Environment, EnvironmentContext, Observation, Step
 from agentverl.errors import ToolError
 from agentverl.messages import Message
+from agentverl.protocol.column_store import resolve
 from agentverl.rollout.batching import assemble
 from agentverl.rollout.client import Gate, TrajectoryClient
 from agentverl.rollout.episode import Episode, EpisodeResult, Group
@@ -192,7 +193,7 @@ def test_scripted_episodes_hold_exactly_what_was_sampled(case: Case) -> None:
 
 
 def check_batch(result: EpisodeResult, output: AgentLoopOutput) -> None:
-    batch = assemble([Group(uid="1", row={}, results=[result], failures=[])])
+    batch = resolve(assemble([Group(uid="1", row={}, results=[result], failures=[])]))
     assert batch.batch["responses"][0].tolist() == output.response_ids
     assert batch.batch["response_mask"][0].tolist() == output.response_mask
     scores = batch.batch["token_level_scores"][0]

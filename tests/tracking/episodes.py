@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import orjson
+
 from agentverl.tracking.journal import TrajectoryRecord
+from agentverl.tracking.json_lines import dumped
 from agentverl.trajectory import AgentLoopOutput, Termination, Turn
 
 WORDS = ["What is", " 2+2", "?", " calc", "(2+2)", " tool:", " 4", " It is", " 4", "<end>"]
@@ -55,3 +58,9 @@ def record(**changes: Any) -> TrajectoryRecord:
         "timings": {"generate": 0.25},
     }
     return TrajectoryRecord(**{**fields, **changes})
+
+
+def as_read(written: TrajectoryRecord) -> dict[str, Any]:
+    """The record as the journal gives it back."""
+    read: dict[str, Any] = orjson.loads(dumped(written.as_dict()))
+    return read

@@ -14,16 +14,18 @@ import pytest
 
 from agentverl.errors import RunFolderError
 from agentverl.tracking.journal import SCHEMA_VERSION, Journal, read_journal
-from tests.tracking.episodes import output, record
+from tests.tracking.episodes import as_read, output, record
 
 
 def test_a_trajectory_comes_back_as_it_was(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     written = record(outputs=[output(), output(role="child", sequence_index=1, trainable=False)])
-    journal.trajectory(written)
+    place = journal.trajectory(written)
     journal.close()
     (read,) = read_journal(tmp_path)
-    assert {key: read[key] for key in written.as_read()} == written.as_read()
+    assert {key: read[key] for key in as_read(written)} == as_read(written)
+    assert place is not None
+    assert place.read() == read
     assert read["schema_version"] == SCHEMA_VERSION
     first = read["outputs"][0]
     assert first["response_ids"] == output().response_ids

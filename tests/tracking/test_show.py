@@ -15,7 +15,7 @@ from agentverl.tracking import rendering
 from agentverl.tracking.journal import Journal
 from agentverl.tracking.show import decoder_of, show
 from agentverl.tracking.tokens import coloured, legend, pieces, style_of, visible
-from tests.tracking.episodes import decode, output, record
+from tests.tracking.episodes import as_read, decode, output, record
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_run_without_trajectories_says_so(tmp_path: Path) -> None:
 
 def test_tokens_stand_in_the_colours_of_their_probability(printed: Any) -> None:
     console, text = printed
-    console.print(rendering.trajectory(record().as_read(), decode=decode, tokens=True, advantages=[[0.5] * 7]))
+    console.print(rendering.trajectory(as_read(record()), decode=decode, tokens=True, advantages=[[0.5] * 7]))
     assert "advantage +0.500" in text()
     assert "What is 2+2?" in text()
     assert "assistant  calls calculator" in text()
@@ -142,7 +142,7 @@ def test_no_text_steers_the_terminal() -> None:
 
 def test_an_output_without_turns_is_shown_whole(printed: Any) -> None:
     console, text = printed
-    console.print(rendering.trajectory(record(outputs=[output(turns=[])]).as_read(), decode=decode))
+    console.print(rendering.trajectory(as_read(record(outputs=[output(turns=[])])), decode=decode))
     assert "calc(2+2) tool: 4 It is 4<end>" in text()
 
 

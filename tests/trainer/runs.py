@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from agentverl.tracking.journal import read_journal
 from agentverl.trainer.checkpoints import CheckpointFolder
 from tests.engines.saved import saved_tensors
 
@@ -188,7 +189,7 @@ def logged(run: Path) -> dict[int, dict[str, float]]:
 
 
 def journal(run: Path) -> list[dict[str, Any]]:
-    """The records of a run's only writer, in order; what a kill cut short left out."""
+    """The controller's records of a run, in order; what a kill cut short left out."""
     records = []
     for line in (run / "journal" / "controller.jsonl").read_bytes().splitlines():
         try:
@@ -215,13 +216,10 @@ def assert_each_prompt_is_in_one_step(run: Path) -> None:
     assert [record["step"] for record in steps] == list(range(1, len(steps) + 1))
     prompts = Counter(uid for record in steps for uid in record["uids"])
     assert set(prompts.values()) == {1}
-    played = Counter((record["uid"], record["sample"]) for record in records if record["kind"] == "trajectory")
+    trajectories = list(read_journal(run / "journal"))
+    played = Counter((record["uid"], record["sample"]) for record in trajectories)
     assert set(played.values()) == {1}
-    trained = {
-        (record["step"], record["uid"])
-        for record in records
-        if record["kind"] == "trajectory" and record["split"] == "train"
-    }
+    trained = {(record["step"], record["uid"]) for record in trajectories if record["split"] == "train"}
     assert trained == {(record["step"], uid) for record in steps for uid in record["uids"]}
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 from agentverl.rollout.episode import Episode, EpisodeResult, Group
+from agentverl.rollout.keeping import Keeper
 from agentverl.settings.algorithm import AlgorithmSettings
 from agentverl.settings.on_end import EndSettings, OnEndSettings
 from agentverl.trainer.advantages import assign_advantages
@@ -118,4 +119,6 @@ def greedy_group(uid: str, score: float) -> Group:
         prompt_ids=[1], response_ids=[2, 3, 4], response_mask=[1, 0, 1], turns=turns, trajectory_id=f"{uid}/greedy/0"
     )
     episode = Episode(uid=f"{uid}/greedy", sample=0, row={}, sampling_params={"temperature": 0.0})
-    return Group(uid=uid, row={}, results=[EpisodeResult(episode=episode, outputs=[output], score=score)], failures=[])
+    result = EpisodeResult(episode=episode, outputs=[output], score=score)
+    Keeper().keep(result)
+    return Group(uid=uid, row={}, results=[result], failures=[])

@@ -22,8 +22,7 @@ def batch() -> DataProto:
     """Trajectory a in two sequences, b answered nothing, c was cut."""
     return DataProto.from_dict(
         tensors={
-            "prompts": Ragged.from_list([[1, 2], [1, 2, 3, 4], [1], [1, 2]], torch.int64),
-            "responses": Ragged.from_list([[5, 6, 7], [8], [], [5, 6]], torch.int64),
+            "prompt_length": torch.tensor([2, 4, 1, 2]),
             "response_mask": Ragged.from_list([[1, 0, 1], [1], [], [1, 1]], torch.int64),
             "token_level_scores": Ragged.from_list([[0.0, 0.0, 0.5], [1.0], [], [0.0, -1.0]], torch.float32),
             "token_level_rewards": Ragged.from_list([[0.0, 0.0, 0.25], [1.0], [], [0.0, -1.0]], torch.float32),

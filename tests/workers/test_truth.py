@@ -19,10 +19,12 @@ from agentverl.data.model_folder import resolve_model_path
 from agentverl.data.tokenizers import load_tokenizer
 from agentverl.environments.base import Environment, EnvironmentContext, Observation, Step
 from agentverl.messages import Message
+from agentverl.protocol.column_store import resolve
 from agentverl.protocol.data_proto import DataProto
 from agentverl.rollout.batching import assemble
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult, Group
+from agentverl.rollout.keeping import Keeper
 from agentverl.rollout.parts import EpisodeParts
 from agentverl.rollout.replica import RolloutReplica
 from agentverl.rollout.router import LeastLoadedRouter
@@ -218,7 +220,9 @@ async def play(
 def batch_of(results: Sequence[EpisodeResult]) -> DataProto:
     for result in results:
         result.score = 1.0
-    return assemble([Group(uid=result.episode.uid, row={}, results=[result], failures=[]) for result in results])
+        Keeper().keep(result)
+    groups = [Group(uid=result.episode.uid, row={}, results=[result], failures=[]) for result in results]
+    return resolve(assemble(groups))
 
 
 def check_row(data: DataProto, row: int, answers: Sequence[tuple[list[int], TokenOutput]]) -> None:

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
+import numpy as np
 
 from agentverl.data.tool_parsers import ToolParser
-from agentverl.protocol.data_proto import DataProto
-from agentverl.protocol.ragged import Ragged
-from agentverl.workers.entropy_classes import TOKEN_CLASSES
 
+TOKEN_CLASSES = ("reasoning", "call_syntax", "arguments", "answer")
+"""What the column `token_class` numbers."""
 _ANSWER = "answer"
 
 
@@ -22,16 +21,18 @@ class TokenClasses:
         self._special = frozenset(tokenizer.all_special_ids)
         self._pieces: dict[int, str] = {}
 
-    def column(self, batch: DataProto) -> Ragged:
-        """The number of each response token's class in `TOKEN_CLASSES`; -1 where the policy did not sample it."""
-        responses, turns = batch.batch.ragged("responses"), batch.batch.ragged("turn_index")
-        classes = torch.full_like(responses.values, -1)
-        for row in range(len(responses)):
-            start, numbers = int(responses.offsets[row]), turns[row]
-            for turn in set(numbers.tolist()) - {-1}:
-                places = (numbers == turn).nonzero().flatten()
-                classes[start + places] = torch.tensor(self.of_turn(responses[row][places].tolist()))
-        return responses.like(classes)
+    def of_row(self, response_ids: np.ndarray[Any, Any], turn_index: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """(T) the number of each token's class in `TOKEN_CLASSES`; -1 where the policy did not sample it.
+
+        Args:
+            response_ids: (T) of one sequence.
+            turn_index: (T) the number of the policy's turn that each token belongs to, else -1.
+        """
+        classes = np.full_like(response_ids, -1)
+        for turn in set(turn_index.tolist()) - {-1}:
+            places = np.flatnonzero(turn_index == turn)
+            classes[places] = self.of_turn(response_ids[places].tolist())
+        return classes
 
     def of_turn(self, ids: Sequence[int]) -> list[int]:
         """The class of each token of one turn, by where it begins in the turn's text.

@@ -1,17 +1,13 @@
 """Tokens of a turn are sorted by what the tool parser sees in their text."""
 
-import torch
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentverl.data.hermes import HermesToolParser
 from agentverl.data.model_folder import resolve_model_path
 from agentverl.data.tokenizers import load_tokenizer
-from agentverl.protocol.columns import Columns
-from agentverl.protocol.data_proto import DataProto
-from agentverl.protocol.ragged import Ragged
-from agentverl.trainer.token_classes import TokenClasses
-from agentverl.workers.entropy_classes import TOKEN_CLASSES
+from agentverl.rollout.token_classes import TOKEN_CLASSES, TokenClasses
 
 TOKENIZER = load_tokenizer(resolve_model_path("nano").path)
 CLASSES = TokenClasses(TOKENIZER, HermesToolParser())
@@ -50,18 +46,12 @@ def test_broken_arguments_reach_to_the_end_of_their_call() -> None:
     assert [name for name, _ in found] == ["call_syntax", "arguments"]
 
 
-def test_each_turn_of_each_row_is_looked_at_by_itself() -> None:
+def test_each_turn_of_a_sequence_is_looked_at_by_itself() -> None:
     call, answer, observed = (TOKENIZER.encode(text, add_special_tokens=False) for text in (CALL, "6", "<think>6"))
-    rows = [[*call, *observed, *answer], answer]
-    turns = [[0] * len(call) + [-1] * len(observed) + [1] * len(answer), [0] * len(answer)]
-    columns = {
-        "responses": Ragged.from_list(rows, torch.int64),
-        "turn_index": Ragged.from_list(turns, torch.int64),
-    }
-    column = CLASSES.column(DataProto(Columns(columns)))
-    expected = [[*CLASSES.of_turn(call), *[-1] * len(observed), *CLASSES.of_turn(answer)], CLASSES.of_turn(answer)]
-    assert [column[row].tolist() for row in range(2)] == expected
-    assert column[0][-1] == TOKEN_CLASSES.index("answer")
+    turns = np.array([0] * len(call) + [-1] * len(observed) + [1] * len(answer))
+    classes = CLASSES.of_row(np.array([*call, *observed, *answer]), turns).tolist()
+    assert classes == [*CLASSES.of_turn(call), *[-1] * len(observed), *CLASSES.of_turn(answer)]
+    assert classes[-1] == TOKEN_CLASSES.index("answer")
 
 
 @given(
