@@ -1,6 +1,7 @@
 """Columns in Ray's object store: written once, read by any process, on one machine without a copy."""
 
 from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,10 @@ import ray
 
 from agentverl.errors import TrainingStoppedError
 from agentverl.protocol.column_store import ColumnStore, Stored
+
+_ANSWER_SECONDS = 10.0
+"""A process that does not say within this time whether it holds a column is taken to hold none."""
+_MOST_AT_ONCE = 64
 
 
 class RayColumnStore(ColumnStore):
@@ -22,7 +27,7 @@ class RayColumnStore(ColumnStore):
 
     def holds(self, keys: Sequence[Hashable]) -> list[bool]:
         references = list(dict.fromkeys(_part(key).reference for key in keys))
-        found = ray.experimental.get_object_locations(references)
+        found = _locations(references)
         return [_is_somewhere(found.get(_part(key).reference)) for key in keys]
 
     def get(self, keys: Sequence[Hashable]) -> list[Stored]:
@@ -56,3 +61,25 @@ def _part(key: Hashable) -> _Part:
 
 def _is_somewhere(found: dict[str, Any] | None) -> bool:
     return found is not None and bool(found["node_ids"] or found["did_spill"])
+
+
+def _locations(references: list[Any]) -> dict[Any, Any]:
+    """Of each object where it is, of those whose owners answer."""
+    try:
+        return _asked(references)
+    except ray.exceptions.GetTimeoutError:  # says not of which
+        with ThreadPoolExecutor(_MOST_AT_ONCE) as threads:
+            found = threads.map(_asked_alone, references)
+        return {reference: place for part in found for reference, place in part.items()}
+
+
+def _asked_alone(reference: Any) -> dict[Any, Any]:
+    try:
+        return _asked([reference])
+    except ray.exceptions.GetTimeoutError:
+        return {}
+
+
+def _asked(references: list[Any]) -> dict[Any, Any]:
+    found: dict[Any, Any] = ray.experimental.get_object_locations(references, timeout_ms=int(_ANSWER_SECONDS * 1000))
+    return found

@@ -124,7 +124,7 @@ class WorkerHost:
         try:
             args, kwargs = await asyncio.to_thread(resolved, arguments) if needs_resolving(arguments) else arguments
             return Outcome(await function(*args, **kwargs))
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # as in a sync method, not the end of the process
             return Failure.of(error)
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from agentverl.errors import InfrastructureError
+from agentverl.protocol.column_store import refer
 from agentverl.protocol.data_proto import DataProto
+from agentverl.protocol.ray_column_store import RayColumnStore
 from agentverl.single_controller.dispatch import (
     Dispatch,
     DispatchMode,
@@ -99,6 +101,15 @@ class Reporter(Worker):
         if value == "fail":
             raise RuntimeError("later")
         return value
+
+    @register(Dispatch.ONE_TO_ALL)
+    def put_away(self) -> DataProto:
+        """A column that this process holds."""
+        return refer(DataProto({"a": torch.tensor([self.rank])}), ["a"], RayColumnStore())
+
+    @register(Dispatch.ONE_TO_ALL)
+    async def leave(self) -> None:
+        sys.exit("done")
 
     @register(Dispatch.ONE_TO_ALL)
     async def soon(self, fail_at: int | None = None) -> int:

@@ -1,5 +1,6 @@
 """A rank that raises, dies or stalls is reported at once, whatever the others do."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentverl.errors import PluginError
+from agentverl.protocol.column_store import blocks_of, held
 from agentverl.single_controller.host_options import HostOptions
 from agentverl.single_controller.ray_group import RayWorkerGroup
 from agentverl.single_controller.ray_pools import RayResourcePool
@@ -64,6 +66,31 @@ def test_a_process_that_stands_still_is_reported(pool: RayResourcePool) -> None:
     finally:
         os.kill(stopped, signal.SIGCONT)
         group.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_columns_of_a_process_that_is_gone_or_stands_still_are_not_held(
+    number: signal.Signals, pool: RayResourcePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentverl.protocol.ray_column_store._ANSWER_SECONDS", 2.0)
+    group = started(pool)
+    here, there = (blocks_of(column) for column in group.put_away())
+    assert held([*here, *there]) == {*here, *there}
+    os.kill(group.process_id()[1], number)
+    began = time.monotonic()
+    while held([*here, *there]) != set(here):
+        assert time.monotonic() - began < 30
+    group.restart(1)
+    assert held([*here, *there]) == set(here)
+    group.close()
+
+
+def test_code_that_would_end_its_process_fails_its_call_alone(pool: RayResourcePool) -> None:
+    group = started(pool)
+    with pytest.raises(WorkerError, match=r"Reporter\.leave: SystemExit: done"):
+        asyncio.run(group.leave())
+    assert group.first("still there") == (0, "still there")
+    group.close()
 
 
 def test_a_rank_that_lags_far_behind_is_reported_with_where_it_stands(pool: RayResourcePool) -> None:
