@@ -75,6 +75,12 @@ class EpisodeResult:
         return self.failure is not None or self.termination.is_failure
 
     @property
+    def blocks(self) -> list[Block]:
+        """What stores hold of it, with which its runner may be lost."""
+        whole = [self.to_judge] if isinstance(self.to_judge, Block) else []
+        return [*whole, *(self.kept.columns.values() if self.kept is not None else ())]
+
+    @property
     def weight_versions(self) -> tuple[int, int] | None:
         """The oldest and the newest weights that a token was sampled with; None where no server told."""
         versions = [version for output in self.outputs for _, version in output.version_spans]

@@ -1,10 +1,14 @@
 """The book of the groups under way: which samples run, which ended, and when a group is complete."""
 
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from agentverl.protocol.column_store import held
 from agentverl.rollout.episode import Episode, EpisodeResult, Group
+
+logger = logging.getLogger(__name__)
 
 IncompleteGroups = Literal["complete", "train", "drop"]
 
@@ -61,12 +65,16 @@ class OpenGroup:
         self.failures.append(result)
         if self.validation or self.policy.incomplete_groups != "complete":
             return False
-        return self.started < 2 * self.size
+        return len(self.failures) <= self.size
 
-    def forget(self, lost: Collection[int]) -> list[Episode]:
-        """Give up samples by their numbers; returns as many new ones."""
-        self.results = [result for result in self.results if result.episode.sample not in lost]
-        return [self.next_episode() for _ in lost]
+    def forget(self, lost: Collection[str]) -> list[Episode]:
+        """Give up samples that ended, by their trajectory ids; returns as many new ones."""
+        before = len(self.results) + len(self.unjudged)
+        self.results = [result for result in self.results if result.episode.trajectory_id not in lost]
+        waiting = [result for result in self.unjudged if result.episode.trajectory_id not in lost]
+        self.settled += len(self.unjudged) - len(waiting)
+        self.unjudged = waiting
+        return [self.next_episode() for _ in range(before - len(self.results) - len(waiting))]
 
     @property
     def complete(self) -> bool:
@@ -82,3 +90,12 @@ class OpenGroup:
             return None
         by_sample = sorted(self.results, key=lambda result: result.episode.sample)
         return Group(uid=self.uid, row=self.row, results=by_sample, failures=self.failures)
+
+
+def lost_with_runners(results: Sequence[EpisodeResult]) -> set[str]:
+    """The ids of trajectories of which a store no longer holds all."""
+    there = held([block for result in results for block in result.blocks])
+    lost = {result.episode.trajectory_id for result in results if not there.issuperset(result.blocks)}
+    if lost:
+        logger.warning("%d trajectories are lost with their runner; new samples take their place", len(lost))
+    return lost

@@ -3,18 +3,17 @@
 import asyncio
 import logging
 import threading
-from collections import defaultdict
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from agentverl import blocking
 from agentverl.errors import BadInputError, BoundaryError, TrainingStoppedError
 from agentverl.loop_thread import LoopThread
-from agentverl.protocol.column_store import held
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure, Group
 from agentverl.rollout.failures import FailureLedger, ValidationLedger
-from agentverl.rollout.groups import GroupPolicy, OpenGroup
+from agentverl.rollout.groups import GroupPolicy, OpenGroup, lost_with_runners
 from agentverl.rollout.judging import Judge
 from agentverl.rollout.router import Lease, Router
 
@@ -111,22 +110,13 @@ class Rollouts:
             BadInputError: more groups are asked for than were submitted.
             TrainingStoppedError: too many trajectories failed, or no group is left.
         """
+        while self._replay_lost(numbers := self._wait_for(count, max_staleness, validation)):
+            pass
         with self._changed:
-            expected = self._expected(validation)
-            if count > expected:
-                raise BadInputError(f"next_groups({count}): only {expected} groups are under way; submit more rows")
-            while True:
-                self._raise_error(validation)
-                self._replay_stale(validation, max_staleness)
-                ready = sorted(number for number, (group, _) in self._ready.items() if group.validation == validation)
-                still_open = any(group.validation == validation for group in self._open.values())
-                if (len(ready) >= count or not still_open) and not self._replay_lost(ready[:count]):
-                    break
-                self._changed.wait()
             self._ledgers[validation].check(fewest=1)
-            if count and not ready:
+            if count and not numbers:
                 raise TrainingStoppedError("no group of trajectories is left to train on: all were dropped")
-            groups = [self._ready.pop(number)[1] for number in ready[:count]]
+            groups = [self._ready.pop(number)[1] for number in numbers]
             self._dropped[validation] -= count - len(groups)
             return groups
 
@@ -208,25 +198,34 @@ class Rollouts:
             self._open[fresh.number] = fresh
             self.thread.start(self._play([fresh]))
 
+    def _wait_for(self, count: int, max_staleness: int | None, validation: bool) -> list[int]:
+        """The numbers of the next `count` groups, once they are ready; fewer where the rest was dropped."""
+        with self._changed:
+            expected = self._expected(validation)
+            if count > expected:
+                raise BadInputError(f"next_groups({count}): only {expected} groups are under way; submit more rows")
+            while True:
+                self._raise_error(validation)
+                self._replay_stale(validation, max_staleness)
+                ready = sorted(number for number, (group, _) in self._ready.items() if group.validation == validation)
+                still_open = any(group.validation == validation for group in self._open.values())
+                if len(ready) >= count or not still_open:
+                    return ready[:count]
+                self._changed.wait()
+
     def _replay_lost(self, numbers: Sequence[int]) -> bool:
         """Play new samples for those whose tokens went with their runner; whether there are any."""
-        groups = {number: self._ready[number][0] for number in numbers}
-        blocks = {
-            (number, result.episode.sample): result.kept.columns.values()
-            for number, group in groups.items()
-            for result in group.results
-            if result.kept is not None
-        }
-        there = held([block for some in blocks.values() for block in some])
-        lost: dict[int, set[int]] = defaultdict(set)
-        for (number, sample), needed in blocks.items():
-            if not there.issuperset(needed):
-                lost[number].add(sample)
-        for number, samples in lost.items():
-            group = self._open[number] = self._ready.pop(number)[0]
-            logger.warning("%d trajectories of %s are lost with their runner and played again", len(samples), group.uid)
-            self.thread.start(self._tracked(self._play_instead(group, group.forget(samples))))
-        return bool(lost)
+        groups = [self._ready[number][0] for number in numbers]
+        # This asks other processes, so without the lock, for which all waits that is played.
+        lost = lost_with_runners([result for group in groups for result in group.results])
+        if not lost:
+            return False
+        with self._changed:
+            for group in groups:
+                if episodes := group.forget(lost):
+                    self._open[group.number] = self._ready.pop(group.number)[0]
+                    self.thread.start(self._tracked(self._play_instead(group, episodes)))
+        return True
 
     # What follows runs on the loop's thread.
 
@@ -317,14 +316,17 @@ class Rollouts:
 
     def _judge_group_when_played(self, group: OpenGroup) -> None:
         if group.unjudged and group.settled + len(group.unjudged) == group.started:
-            results, group.unjudged = group.unjudged, []
-            results.sort(key=lambda result: result.episode.sample)
-            task = asyncio.ensure_future(self._guarded(self._judge_group(group, results)))
+            task = asyncio.ensure_future(self._guarded(self._judge_group(group)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _judge_group(self, group: OpenGroup, results: list[EpisodeResult]) -> None:
+    async def _judge_group(self, group: OpenGroup) -> None:
         assert self._judging is not None
+        if lost := await blocking.call(lost_with_runners, group.unjudged):
+            await self._play_instead(group, group.forget(lost))
+            return
+        results, group.unjudged = group.unjudged, []
+        results.sort(key=lambda result: result.episode.sample)
         await self._judging.judge(results)
         await self._conclude(group, results)
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from agentverl import blocking
 from agentverl.deadlines import OutOfTimeError, bounded
 from agentverl.errors import BoundaryError, InfrastructureError, TrainingStoppedError
 from agentverl.protocol.column_store import Block, held
@@ -45,6 +46,8 @@ class _Seat:
     rank: int
     player: Player
     plays: dict[int, _Play] = field(default_factory=dict)
+    judges: int = 0
+    """Of how many prompts it judges trajectories."""
     letter: Letter = field(default_factory=Letter)
     """What the player is told next."""
     is_written: asyncio.Event = field(default_factory=asyncio.Event)
@@ -136,15 +139,21 @@ class RunnerPool:
         Raises:
             TrainingStoppedError: every runner is lost.
         """
-        while True:
-            there = held([_whole(result) for result in results])
+        wholes = [_whole(result) for result in results]
+        judged: list[EpisodeResult] | None = None
+        while judged is None and (there := await blocking.call(held, wholes)):
             seat = await self._least_busy()
+            seat.judges += 1
             try:
-                judged = await seat.player.judge([one for one in map(_whole, results) if one in there])
-                break
+                judged = await seat.player.judge([whole for whole in wholes if whole in there])
             except InfrastructureError as error:
                 self._lose(seat, str(error))
-        verdicts = {verdict.episode.sample: verdict for verdict in judged}
+            except TrainingStoppedError:
+                if there <= await blocking.call(held, wholes):  # so it was not for one that was lost meanwhile
+                    raise
+            finally:
+                seat.judges -= 1
+        verdicts = {verdict.episode.sample: verdict for verdict in judged or ()}
         for result in results:
             verdict = verdicts.get(result.episode.sample)
             if verdict is None:
@@ -162,7 +171,7 @@ class RunnerPool:
                 )
             self._has_changed.clear()
             await self._has_changed.wait()
-        return min(self._living, key=lambda seat: len(seat.plays))
+        return min(self._living, key=lambda seat: len(seat.plays) + seat.judges)
 
     def _lose(self, seat: _Seat, reason: str) -> None:
         if seat.is_lost:

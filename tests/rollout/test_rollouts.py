@@ -246,6 +246,25 @@ def test_samples_whose_tokens_are_lost_are_played_again_under_new_numbers(templa
     assert sorted(replica.opened) == sorted(replica.closed) == sorted(stub.played)
 
 
+def test_samples_that_are_lost_use_up_no_replacement_of_failed_ones(template: ChatTemplate) -> None:
+    class Losing(Stub):
+        async def run(self, episode: Episode, lease: Lease, gate: Gate) -> EpisodeResult:
+            result = await super().run(episode, lease, gate)
+            Keeper().keep(result)
+            if result.episode.sample < 3:
+                assert result.kept is not None
+                block = result.kept.columns["responses"]
+                block.store.drop([block.key])
+            return result
+
+    stub = Losing(lambda episode: episode.sample in (3, 4))
+    with playing(template, stub, max_excluded_fraction=1.0) as (rollouts, _):
+        rollouts.submit(rows(1), 3)
+        (group,) = rollouts.next_groups(1)
+    assert [result.episode.sample for result in group.results] == [5, 6, 7]
+    assert [result.episode.sample for result in group.failures] == [3, 4]
+
+
 def test_a_coroutine_that_blocks_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
     def work() -> None:
         time.sleep(0.3)

@@ -13,7 +13,9 @@ from agentverl.agent_loops.limits import ChatLimits
 from agentverl.data.chat_template import ChatTemplate
 from agentverl.deadlines import Deadline
 from agentverl.errors import BoundaryError, InfrastructureError, PluginError, TrainingStoppedError
+from agentverl.loop_thread import LoopThread
 from agentverl.protocol.column_store import Block, MemoryColumnStore, referred, resolve
+from agentverl.protocol.columns import object_array
 from agentverl.rewards.base import RewardInput, RewardManager, RewardResult
 from agentverl.rollout.batching import assemble
 from agentverl.rollout.client import Gate
@@ -21,6 +23,7 @@ from agentverl.rollout.episode import Episode, EpisodeResult, Group
 from agentverl.rollout.parts import EpisodeParts
 from agentverl.rollout.player import MOST_A_LETTER, Letter, Order, Player, Reply
 from agentverl.rollout.replica import RolloutReplica
+from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
 from agentverl.rollout.router import LeastLoadedRouter
 from agentverl.rollout.runner import EpisodeRunner
 from agentverl.rollout.runner_pool import RunnerPool
@@ -28,6 +31,7 @@ from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.runner_worker import RunnerWorker
 from agentverl.settings.reward import RewardSettings
 from agentverl.single_controller.launcher import start_workers
+from agentverl.single_controller.outcome import Outcome
 from agentverl.single_controller.worker import WorkerClass
 from agentverl.single_controller.worker_errors import WorkerError
 from agentverl.tools.loading import tools_of_entries
@@ -186,6 +190,86 @@ async def test_a_group_is_judged_by_a_runner_whoever_played_it(template: ChatTem
     assert [result.failed for result in results] == [False, True, False, False]
     assert all(result.outputs and result.kept is not None for result in results if not result.failed)
     assert all(result.episode.row["raw_prompt"] == QUESTION and result.to_judge is None for result in results)
+
+
+class Forgetful(MortalPlayer):
+    """Loses a trajectory that it sent, as if it had been lost itself."""
+
+    def __init__(self, player: MortalPlayer, sample: int) -> None:
+        super().__init__(player._runner)
+        self.sample = sample
+
+    async def next_reply(self) -> Reply:
+        reply = await super().next_reply()
+        for result in (ended.outcome.value for ended in reply.ended if isinstance(ended.outcome, Outcome)):
+            if result.episode.sample == self.sample:
+                drop_whole(result)
+        return reply
+
+
+def drop_whole(result: EpisodeResult) -> None:
+    assert isinstance(result.to_judge, Block)
+    result.to_judge.store.drop([result.to_judge.key])
+
+
+def test_what_is_lost_before_it_is_judged_is_no_failure_and_its_group_is_judged_whole(template: ChatTemplate) -> None:
+    world, thread = World(template, Ranks(RewardSettings())), LoopThread()
+    world.pool = RunnerPool([Forgetful(player, sample=1) for player in world.players])
+    thread.run(world.pool.open())
+    with Rollouts(world.pool, world.router, RolloutsSettings(), thread=thread, judging=world.pool) as rollouts:
+        rollouts.submit([{"uid": "0-1", "raw_prompt": QUESTION}], 4)
+        (group,) = rollouts.next_groups(1)
+        assert rollouts.excluded_fraction == 0.0
+    thread.run(world.pool.close())
+    thread.close()
+    assert [(result.episode.sample, result.score) for result in group.results] == [(0, 0), (2, 1), (3, 2), (4, 3)]
+    assert group.failures == []
+
+
+async def test_what_is_lost_while_its_group_is_judged_is_left_out(template: ChatTemplate) -> None:
+    class Late(MortalPlayer):
+        tried = 0
+
+        async def judge(self, wholes: Sequence[Block]) -> list[EpisodeResult]:
+            self.tried += 1
+            if self.tried == 1:
+                drop_whole(results[2])
+            return await super().judge(wholes)
+
+    world = World(template, Ranks(RewardSettings()))
+    player = Late(world.players[0]._runner)
+    world.pool = RunnerPool([player])
+    await world.pool.open()
+    results = await asyncio.gather(*(world.play(sample) for sample in range(3)))
+    await world.pool.judge(results)
+    assert [(result.score, result.failed) for result in results] == [(0.0, False), (1.0, False), (None, True)]
+    for result in results:
+        result.to_judge = Block(MemoryColumnStore(), MemoryColumnStore().put([object_array([None])])[0])
+        drop_whole(result)
+    await world.pool.judge(results)
+    assert player.tried == 2
+    await world.pool.close()
+
+
+async def test_groups_are_judged_by_all_runners(template: ChatTemplate) -> None:
+    class Counting(MortalPlayer):
+        judging = most = 0
+
+        async def judge(self, wholes: Sequence[Block]) -> list[EpisodeResult]:
+            self.judging += 1
+            self.most = max(self.most, self.judging)
+            await asyncio.sleep(0.05)
+            self.judging -= 1
+            return await super().judge(wholes)
+
+    world = World(template, Ranks(RewardSettings()))
+    players = [Counting(player._runner) for player in world.players]
+    world.pool = RunnerPool(players)
+    await world.pool.open()
+    results = await asyncio.gather(*(world.play(sample) for sample in range(4)))
+    await asyncio.gather(*(world.pool.judge([result]) for result in results))
+    assert [player.most for player in players] == [2, 2]
+    await world.pool.close()
 
 
 async def test_a_lost_server_is_replaced_through_the_controller(world: World) -> None:
