@@ -19,7 +19,7 @@ from agentverl.single_controller.worker_errors import WorkerError
 from agentverl.single_controller.worker_group import WorkerGroup
 from agentverl.tracking.base import RunInfo, Tracking
 from agentverl.tracking.dumps import dump_samples
-from agentverl.tracking.journal import Journal
+from agentverl.tracking.journal import Journal, Written
 from agentverl.tracking.rendering import trajectory
 from agentverl.trainer.placement import placement_of
 from agentverl.trainer.preparation import Prepared
@@ -212,11 +212,19 @@ class Session:
             self._dump(Path(self.settings.trainer.validation_data_dir), step, outcome.results)
         for result in picked(outcome.results, self.settings.trainer.log_val_generations):
             assert result.written is not None
-            self.tracking.show(trajectory(result.written.read(), decode=self.prepared.decode))
+            self._show(result.written)
 
     def close(self) -> None:
         """End all parts; may be called twice."""
         self._closing.close()
+
+    def _show(self, written: Written) -> None:
+        try:
+            record = written.read()
+        except (OSError, ValueError) as error:  # the runner's machine has a disk of its own, or is slow to share it
+            logger.warning("a trajectory in %s cannot be shown from here: %s", written.file, error)
+        else:
+            self.tracking.show(trajectory(record, decode=self.prepared.decode))
 
     def _dump(self, folder: Path, step: int, results: list[EpisodeResult]) -> None:
         """Write a copy of what the journal has; like the journal it does not end the run when it fails later."""
