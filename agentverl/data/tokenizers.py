@@ -1,6 +1,7 @@
 """Load the tokenizer of a model folder, with the chat template that the run uses."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from agentverl.data.model_config import without_warnings
 from agentverl.errors import ModelFolderError
 
+_IDS = 2**32
+"""As many as there can be."""
+_NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 _GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
@@ -50,6 +54,17 @@ def load_tokenizer(
     if tokenizer.pad_token_id is None and tokenizer.eos_token is not None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def text_of(tokenizer: Any, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+    """Token ids as text; one that no tokenizer could have is a replacement character."""
+    try:
+        return str(tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
+    except OverflowError:  # an agent loop made it up: its trajectory failed, but is shown like any other
+        return "".join(
+            str(tokenizer.decode([one], skip_special_tokens=skip_special_tokens)) if 0 <= one < _IDS else _NO_CHARACTER
+            for one in ids
+        )
 
 
 def _reads_as_it_stands(folder: Path) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from agentverl.data.tokenizers import text_of
 from agentverl.protocol.column_store import Block, MemoryColumnStore, Stored
 from agentverl.protocol.columns import object_array
 from agentverl.protocol.ragged import Ragged
@@ -43,7 +44,7 @@ class Keeper:
         validates = result.episode.validation
         if self.tokenizer is not None and result.outputs and (validates or self.keeps_texts):
             last = result.outputs[-1]
-            result.texts = (self._decode(last.prompt_ids), self._decode(last.response_ids))
+            result.texts = text_of(self.tokenizer, last.prompt_ids), text_of(self.tokenizer, last.response_ids)
         if not validates and not result.failed:
             result.kept = self._kept(trainable(result.outputs))
 
@@ -62,7 +63,3 @@ class Keeper:
             columns["token_class"] = Ragged.from_list(classes)
         keys = _STORE.put(list(columns.values())) if outputs else []
         return Kept(sequences, {name: Block(_STORE, key) for name, key in zip(columns, keys, strict=False)})
-
-    def _decode(self, ids: list[int]) -> str:
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
-        return text

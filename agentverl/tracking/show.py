@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentverl.data.model_folder import resolve_model_path
-from agentverl.data.tokenizers import load_tokenizer
+from agentverl.data.tokenizers import load_tokenizer, text_of
 from agentverl.errors import BadInputError, RunFolderError
 from agentverl.tracking import rendering
 from agentverl.tracking.journal import read_journal
@@ -80,7 +81,7 @@ def decoder_of(run: Path) -> tuple[Decode | None, str]:
         return None, f"config.yaml names no model ({type(error).__name__}: {error})"
     except BadInputError as error:
         return None, str(error)
-    return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False)), ""
+    return partial(text_of, tokenizer), ""
 
 
 def summary_table(run: Path, steps: Sequence[int], chosen: Sequence[Mapping[str, Any]]) -> Table:

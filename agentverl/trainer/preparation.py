@@ -16,7 +16,7 @@ from agentverl.data.datasets import RowDataset, load_rows
 from agentverl.data.model_config import context_length, load_config
 from agentverl.data.model_folder import ModelFolder, resolve_model_path
 from agentverl.data.overlong import fit_prompts
-from agentverl.data.tokenizers import load_tokenizer
+from agentverl.data.tokenizers import load_tokenizer, text_of
 from agentverl.data.tool_parsers import load_tool_parser
 from agentverl.environments.loading import EnvironmentSpec
 from agentverl.errors import DatasetError, ModelFolderError, SettingsError
@@ -49,8 +49,7 @@ class Prepared:
 
     def decode(self, ids: list[int]) -> str:
         """Token ids as text, special tokens included."""
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
-        return text
+        return text_of(self.tokenizer, ids)
 
 
 def prepare(

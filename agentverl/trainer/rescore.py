@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from agentverl.data.tokenizers import text_of
 from agentverl.errors import BoundaryError, RunFolderError
 from agentverl.protocol.grouping import rows_by
 from agentverl.rewards.base import RewardInput, RewardManager, RewardResult, numbers, outcome
@@ -52,7 +53,7 @@ def rescore(run: Path, settings: Settings, console: Console | None = None) -> li
     _, tokenizer, _ = template_of(settings.actor_rollout_ref.model, settings.data.apply_chat_template_kwargs)
 
     def decode(ids: list[int]) -> str:
-        return str(tokenizer.decode(ids, skip_special_tokens=True))
+        return text_of(tokenizer, ids, skip_special_tokens=True)
 
     judged = [_judged(record, decode) for record in track(records, "reading", console=console, transient=True)]
     rescored = asyncio.run(_score_all(reward_manager(settings), records, judged))

@@ -49,6 +49,16 @@ def test_a_failed_trajectory_is_only_written_down(tmp_path: Path) -> None:
     assert kept.written.read()["error"] == "tool: gone"
 
 
+@pytest.mark.parametrize("token", [-1, 2**40])
+def test_ids_that_a_loop_made_up_end_nothing(token: int) -> None:
+    kept = result(validation=True, failure=Failure(boundary="agent", message="not what was sampled"))
+    tokenizer = byte_tokenizer()
+    kept.outputs[0].response_ids = [*tokenizer.encode("h"), token, *tokenizer.encode("i")]
+    Keeper(tokenizer=tokenizer).keep(kept)
+    assert kept.texts is not None
+    assert kept.texts[1] == "h\N{REPLACEMENT CHARACTER}i"
+
+
 def test_a_journal_that_takes_nothing_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Full(Journal):
         def trajectory(self, record: object) -> None:
