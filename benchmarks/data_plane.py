@@ -36,7 +36,7 @@ from agentverl.protocol.ragged import Ragged
 from agentverl.protocol.ray_column_store import RayColumnStore
 from agentverl.rollout.batching import assemble
 from agentverl.rollout.episode import Episode, EpisodeResult, Group
-from agentverl.rollout.keeping import Keeper
+from agentverl.rollout.keeper import Keeper
 from agentverl.rollout.shipping import Shipping
 from agentverl.settings.compose import compose_words
 from agentverl.single_controller.dispatch import Dispatch, register

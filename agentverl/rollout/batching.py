@@ -11,7 +11,7 @@ from agentverl.protocol.columns import object_array
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 from agentverl.rollout.episode import EpisodeResult, Group
-from agentverl.rollout.kept import KeptSequence, trainable
+from agentverl.rollout.kept_sequences import KeptSequence, trainable
 from agentverl.trajectory import AgentLoopOutput
 
 _DTYPES = {

@@ -7,7 +7,7 @@ from typing import Any
 from agentverl.errors import Boundary
 from agentverl.protocol.column_store import Block
 from agentverl.rewards.base import RewardInput
-from agentverl.rollout.kept import Kept
+from agentverl.rollout.kept_sequences import Kept
 from agentverl.tracking.journal import Written
 from agentverl.trajectory import AgentLoopOutput, Termination
 

@@ -9,7 +9,7 @@ from agentverl.errors import BadInputError, BoundaryError
 from agentverl.rewards.base import RewardInput, RewardManager, RewardResult
 from agentverl.rewards.scorer import LARGEST_SCORE
 from agentverl.rollout.episode import EpisodeResult, Failure
-from agentverl.rollout.keeping import Keeper
+from agentverl.rollout.keeper import Keeper
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.scoring import attempted, failure_of, main_output
 

@@ -9,7 +9,7 @@ from agentverl.agent_loops.loading import AgentLoops
 from agentverl.agent_loops.prompt_cache import PromptCache
 from agentverl.agent_loops.protocols import ReplyParser, Template
 from agentverl.rewards.base import RewardManager
-from agentverl.rollout.keeping import Keeper
+from agentverl.rollout.keeper import Keeper
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.stage import Worlds
 from agentverl.rollout.turnstile import Turnstile

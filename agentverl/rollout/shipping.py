@@ -6,7 +6,7 @@ from dataclasses import replace
 from agentverl.protocol.column_store import Block, ColumnStore, Stored, fetched
 from agentverl.protocol.columns import object_array
 from agentverl.rollout.episode import Episode, EpisodeResult
-from agentverl.rollout.kept import Kept
+from agentverl.rollout.kept_sequences import Kept
 from agentverl.trajectory import AgentLoopOutput
 
 

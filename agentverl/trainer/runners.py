@@ -12,7 +12,7 @@ from agentverl.data.tool_parsers import ToolParser, load_tool_parser
 from agentverl.loop_thread import LoopThread
 from agentverl.rewards.base import RewardManager
 from agentverl.rollout.judging import Judge
-from agentverl.rollout.keeping import Keeper
+from agentverl.rollout.keeper import Keeper
 from agentverl.rollout.parts import EpisodeParts
 from agentverl.rollout.player import Player
 from agentverl.rollout.rollouts import Runner

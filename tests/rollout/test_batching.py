@@ -5,7 +5,7 @@ from typing import Any
 from agentverl.protocol.column_store import resolve
 from agentverl.rollout.batching import assemble
 from agentverl.rollout.episode import Episode, EpisodeResult, Group
-from agentverl.rollout.keeping import Keeper
+from agentverl.rollout.keeper import Keeper
 from agentverl.trajectory import AgentLoopOutput, Termination, Turn
 
 

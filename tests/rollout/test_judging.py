@@ -15,7 +15,7 @@ from agentverl.rewards.base import RewardInput, RewardManager, RewardResult
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure
 from agentverl.rollout.judging import Judging, weigh_turns
-from agentverl.rollout.keeping import Keeper
+from agentverl.rollout.keeper import Keeper
 from agentverl.rollout.replica import RolloutReplica
 from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
 from agentverl.rollout.router import Lease, LeastLoadedRouter

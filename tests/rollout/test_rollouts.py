@@ -15,7 +15,7 @@ from agentverl.loop_thread import LoopThread
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure
 from agentverl.rollout.groups import GroupPolicy
-from agentverl.rollout.keeping import Keeper
+from agentverl.rollout.keeper import Keeper
 from agentverl.rollout.replica import RolloutReplica
 from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
 from agentverl.rollout.router import Lease, LeastLoadedRouter

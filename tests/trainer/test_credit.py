@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 from agentverl.rollout.episode import Episode, EpisodeResult, Group
-from agentverl.rollout.keeping import Keeper
+from agentverl.rollout.keeper import Keeper
 from agentverl.settings.algorithm import AlgorithmSettings
 from agentverl.settings.on_end import EndSettings, OnEndSettings
 from agentverl.trainer.advantages import assign_advantages

@@ -24,7 +24,7 @@ from agentverl.protocol.data_proto import DataProto
 from agentverl.rollout.batching import assemble
 from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult, Group
-from agentverl.rollout.keeping import Keeper
+from agentverl.rollout.keeper import Keeper
 from agentverl.rollout.parts import EpisodeParts
 from agentverl.rollout.replica import RolloutReplica
 from agentverl.rollout.router import LeastLoadedRouter

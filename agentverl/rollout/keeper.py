@@ -11,10 +11,9 @@ from agentverl.protocol.column_store import Block, MemoryColumnStore, Stored
 from agentverl.protocol.columns import object_array
 from agentverl.protocol.ragged import Ragged
 from agentverl.rollout.episode import EpisodeResult
-from agentverl.rollout.kept import Kept, KeptSequence, trainable
-from agentverl.rollout.recording import record_of
+from agentverl.rollout.kept_sequences import Kept, KeptSequence, trainable
 from agentverl.rollout.token_classes import TokenClasses
-from agentverl.tracking.journal import Journal
+from agentverl.tracking.journal import Journal, TrajectoryRecord
 from agentverl.trajectory import AgentLoopOutput
 
 logger = logging.getLogger(__name__)
@@ -38,7 +37,7 @@ class Keeper:
         """Write a trajectory down, and set its `kept`, `texts` and `written`."""
         if self.journal is not None:
             try:
-                result.written = self.journal.trajectory(record_of(result))
+                result.written = self.journal.trajectory(_record(result))
             except Exception:  # a journal that cannot be written must not end the run
                 logger.warning("the journal did not take %s", result.episode.trajectory_id, exc_info=True)
         validates = result.episode.validation
@@ -63,3 +62,31 @@ class Keeper:
             columns["token_class"] = Ragged.from_list(classes)
         keys = _STORE.put(list(columns.values())) if outputs else []
         return Kept(sequences, {name: Block(_STORE, key) for name, key in zip(columns, keys, strict=False)})
+
+
+def _record(result: EpisodeResult) -> TrajectoryRecord:
+    """A trajectory as the journal keeps it."""
+    row = result.episode.row
+    failure = result.failure
+    return TrajectoryRecord(
+        uid=result.episode.uid,
+        sample=result.episode.sample,
+        step=result.episode.step,
+        split="val" if result.episode.validation else "train",
+        outputs=result.outputs,
+        trajectory_id=result.episode.trajectory_id,
+        termination=str(result.termination),
+        reward=result.score,
+        reward_components=result.components,
+        environment_score=result.environment_score,
+        error=None if failure is None else f"{failure.boundary}: {failure.message}",
+        data_source=str(row.get("data_source", "")),
+        ground_truth=(row.get("reward_model") or {}).get("ground_truth"),
+        extra_info=row.get("extra_info") or {},
+        timings={
+            "episode": result.seconds,
+            "generate": sum(output.metrics.generate_sequences for output in result.outputs),
+            "tools": sum(output.metrics.tool_calls for output in result.outputs),
+            "score": sum(output.metrics.compute_score for output in result.outputs),
+        },
+    )

@@ -8,7 +8,7 @@ import pytest
 from agentverl.protocol.column_store import MemoryColumnStore, Stored, resolve
 from agentverl.rollout.batching import assemble
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure, Group
-from agentverl.rollout.keeping import Keeper
+from agentverl.rollout.keeper import Keeper
 from agentverl.rollout.shipping import Shipping
 from agentverl.tracking.journal import Journal
 from tests.agent_loops.scripted import byte_tokenizer
