@@ -3,6 +3,7 @@
 import asyncio
 import difflib
 import inspect
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from agentverl.single_controller.pending import Pending, Started
 from agentverl.single_controller.splitting import Arguments
 from agentverl.single_controller.worker import MeshRank, Worker
 from agentverl.single_controller.worker_errors import WorkerClassError
+
+logger = logging.getLogger(__name__)
 
 
 class WorkerGroup(ABC):
@@ -113,6 +116,16 @@ class WorkerGroup(ABC):
         return self.execute_rank_zero_async(method, *args, **kwargs).get()
 
     execute_rank_zero_sync = execute_rank_zero
+
+    async def end_on_all(self, method: str) -> None:
+        """Await an async method that ends something; where it fails on a rank, the others end all the same."""
+        ranks = range(self.world_size)
+        ended = await asyncio.gather(
+            *(self.run_async(rank, method, ((), {})) for rank in ranks), return_exceptions=True
+        )
+        for rank, error in zip(ranks, ended, strict=True):
+            if isinstance(error, BaseException):
+                logger.warning("rank %d does not end by itself: %s", rank, error)
 
     def mesh(self, name: str) -> list[MeshRank]:
         """Where each rank stands in a mesh that the workers joined.

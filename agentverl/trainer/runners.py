@@ -1,6 +1,5 @@
 """The runner of a run's episodes: in this process, or one that hands them on to processes of their own."""
 
-import logging
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,14 +22,11 @@ from agentverl.rollout.token_classes import TokenClasses
 from agentverl.settings.root import Settings
 from agentverl.single_controller.launcher import Places
 from agentverl.single_controller.worker import WorkerClass
-from agentverl.single_controller.worker_errors import WorkerError
 from agentverl.single_controller.worker_group import WorkerGroup
 from agentverl.tools.toolset import Toolset
 from agentverl.tracking.journal import Journal
 from agentverl.trainer.preparation import Prepared, agent_loops_of, reward_manager, template_of, toolset_of
 from agentverl.trainer.rollout_settings import runner_settings
-
-logger = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 30.0
 
@@ -47,7 +43,7 @@ def open_runner(
     made = WorkerClass(RunnerWorker, (partial(make_runner, settings, journal.folder.absolute()), places.column_store()))
     workers = places.start_beside("runner", made, settings.actor_rollout_ref.rollout.agent.num_workers)
     closing.callback(workers.close)
-    closing.callback(lambda: _stop(workers, thread))
+    closing.callback(lambda: thread.run(workers.end_on_all("stop_player"), _CLOSE_SECONDS))
     thread.run(workers.start_player())
     players = [workers.resident(rank, "player") for rank in range(workers.world_size)]
     pool = RunnerPool(players, partial(_again, workers))
@@ -100,10 +96,3 @@ def _keeper(settings: Settings, tokenizer: Any, parser: ToolParser, journal: Jou
         keeps_texts=settings.trainer.rollout_data_dir is not None,
         classes=TokenClasses(tokenizer, parser) if sorts_tokens else None,
     )
-
-
-def _stop(workers: WorkerGroup, thread: LoopThread) -> None:
-    try:
-        thread.run(workers.stop_player(), _CLOSE_SECONDS)
-    except WorkerError as error:  # one that is lost was reported when it was
-        logger.info("runners did not stop by themselves: %s", error)

@@ -15,7 +15,6 @@ from agentverl.rollout.rollouts import Rollouts
 from agentverl.settings.root import Settings
 from agentverl.single_controller.launcher import Placement
 from agentverl.single_controller.worker import WorkerClass
-from agentverl.single_controller.worker_errors import WorkerError
 from agentverl.single_controller.worker_group import WorkerGroup
 from agentverl.tracking.base import RunInfo, Tracking
 from agentverl.tracking.dumps import dump_samples
@@ -33,6 +32,8 @@ from agentverl.workers.rollout_server import RolloutServerWorker
 from agentverl.workers.servers import HybridServers, Servers, StandaloneServers
 
 logger = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Session:
         self.thread = LoopThread(stall_seconds=None) if settings.trainer.debug else LoopThread()
         closing.callback(self.thread.close)
         self._servers = self._make_servers(trains)
-        closing.callback(self._stop_servers)
+        closing.callback(lambda: self.thread.run(self._servers.stop(), _CLOSE_SECONDS))
         replicas = self.thread.run(self._servers.start())
         router = plugins.find("routers", settings.actor_rollout_ref.rollout.router)(replicas)
         if not self._places.in_one_process:
@@ -114,12 +115,6 @@ class Session:
         group = self._places.start("rollout", made)
         self._closing.callback(group.close)
         return StandaloneServers(group, self.workers)
-
-    def _stop_servers(self) -> None:
-        try:
-            self.thread.run(self._servers.stop(), 30.0)
-        except WorkerError as error:  # what it broke was reported, and must not be hidden by this
-            logger.warning("rollout servers did not stop by themselves: %s", error)
 
     def _open_critic(self, optimiser_steps: int) -> None:
         settings, roles = self.settings, self.settings.actor_rollout_ref

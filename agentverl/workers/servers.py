@@ -44,7 +44,7 @@ class Servers(ABC):
 
     async def stop(self) -> None:
         """Stop serving."""
-        await self.group.stop_replica()
+        await self.group.end_on_all("stop_replica")
 
 
 class HybridServers(Servers):

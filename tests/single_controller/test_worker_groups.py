@@ -1,5 +1,6 @@
 """A group of workers in one process is called like one object, and reports which worker failed and where."""
 
+import asyncio
 import pickle
 import re
 from typing import Any, cast
@@ -23,6 +24,24 @@ from tests.single_controller.reporter import Reporter
 
 def group(size: int = 3, *args: Any, **kwargs: Any) -> WorkerGroup:
     return start_workers("local", WorkerClass(Reporter, args, kwargs), size)
+
+
+async def test_what_ends_on_all_ranks_ends_on_those_after_one_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    class Ending(Worker):
+        ended = False
+
+        @register()
+        async def end(self) -> None:
+            if self.rank == 0:
+                raise OSError("gone")
+            await asyncio.sleep(0.01)
+            self.ended = True
+
+    workers = LocalWorkerGroup(WorkerClass(Ending), 3)
+    await workers.end_on_all("end")
+    assert [worker.ended for worker in workers.workers] == [False, True, True]
+    assert "rank 0 does not end by itself" in caplog.text
+    assert "OSError: gone" in caplog.text
 
 
 def test_every_mode_hands_out_arguments_and_collects_results() -> None:
