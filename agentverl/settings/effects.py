@@ -206,6 +206,12 @@ RULES: tuple[Rule[Settings], ...] = (
         (R + "n_gpus_per_node",),
     ),
     Rule(
+        lambda s: s.actor_rollout_ref.rollout.nnodes == 0,
+        "rollout.nnodes=0 leaves rollout servers in the training processes",
+        (R + "checkpoint_engine.update_weights_bucket_megabytes",),
+        True,
+    ),
+    Rule(
         lambda s: s.trainer.launcher == "local",
         "trainer.launcher=local runs all episodes in its own process",
         (R + "agent.num_workers",),

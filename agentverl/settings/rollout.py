@@ -49,6 +49,8 @@ class CheckpointEngineSettings(Section):
     """How weights get from the training engine to the rollout server."""
 
     backend: str = "naive"
+    update_weights_bucket_megabytes: int = Field(64, gt=0)
+    """Of each of the two buffers of a process that weights travel in, for servers of `nnodes`."""
 
 
 class RolloutSettings(SamplingSettings, LogProbSettings):

@@ -185,11 +185,7 @@ FOREIGN: tuple[Foreign, ...] = (
     ),
     *_refused("weights are synchronous in this version", R + "async_weight_update", "trainer.async_weight_update"),
     *_refused("set rollout.router", R + "router_config_path"),
-    *_habit(
-        "a transfer of weights has buffers of a fixed size",
-        R + "checkpoint_engine.update_weights_bucket_megabytes",
-        R + "checkpoint_engine.engine_kwargs",
-    ),
+    *_habit("checkpoint engines are made without arguments", R + "checkpoint_engine.engine_kwargs"),
     *_refused(
         "name the class in rollout.checkpoint_engine.backend",
         R + "checkpoint_engine.custom_backend_module",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentverl import blocking, garbage, plugins
+from agentverl.checkpoint_engine.seats import MEGABYTE
 from agentverl.errors import RunFolderError
 from agentverl.loop_thread import LoopThread
 from agentverl.protocol.data_proto import DataProto
@@ -109,12 +110,14 @@ class Session:
         garbage.leave_alone_what_is_there()
 
     def _make_servers(self, trains: bool) -> Servers:
-        if not self.settings.actor_rollout_ref.rollout.nnodes:
+        rollout = self.settings.actor_rollout_ref.rollout
+        if not rollout.nnodes:
             return HybridServers(self.workers)
         made = WorkerClass(RolloutServerWorker, (self.settings.actor_rollout_ref, self._policy_run(trains)))
         group = self._places.start("rollout", made)
         self._closing.callback(group.close)
-        return StandaloneServers(group, self.workers)
+        bucket_bytes = rollout.checkpoint_engine.update_weights_bucket_megabytes * MEGABYTE
+        return StandaloneServers(group, self.workers, bucket_bytes)
 
     def _open_critic(self, optimiser_steps: int) -> None:
         settings, roles = self.settings, self.settings.actor_rollout_ref

@@ -65,10 +65,12 @@ class StandaloneServers(Servers):
 
     Args:
         trainers: the workers with the training engine.
+        bucket_bytes: see `Seat`.
     """
 
-    def __init__(self, group: WorkerGroup, trainers: WorkerGroup) -> None:
+    def __init__(self, group: WorkerGroup, trainers: WorkerGroup, bucket_bytes: int) -> None:
         super().__init__(group)
+        self._bucket_bytes = bucket_bytes
         self._trainers = trainers
         self._replicas: list[RolloutReplica] = []
         self._restarts: Counter[int] = Counter()
@@ -149,7 +151,10 @@ class StandaloneServers(Servers):
             # Whoever is missing would be waited for, so those that are left meet anew.
             self._seated, self._address = list(ranks), await self._trainers.weights_address()
         size = len(ranks) + 1
-        seats = [Seat(rank=number, size=size, address=self._address) for number in range(size)]
+        seats = [
+            Seat(rank=number, size=size, address=self._address, bucket_bytes=self._bucket_bytes)
+            for number in range(size)
+        ]
         sending = asyncio.ensure_future(self._trainers.send_weights(seats[0], version))
         arrivals = await asyncio.gather(
             *(

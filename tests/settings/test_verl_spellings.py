@@ -124,6 +124,7 @@ def test_clip_ratio_alone_takes_effect() -> None:
         ["actor.use_dynamic_bsz=true", "actor.ppo_micro_batch_size_per_gpu=4"],
         ["ref.log_prob_max_token_len_per_gpu=5000"],
         ["agent.num_workers=4"],
+        ["rollout.checkpoint_engine.update_weights_bucket_megabytes=2048"],
     ],
 )
 def test_a_key_of_habit_without_effect_gives_one_warning(words: list[str], caplog: pytest.LogCaptureFixture) -> None:

@@ -59,6 +59,7 @@ class FakeGroups:
         if method == "start_replica":
             return
         (seat, version), _ = arguments
+        assert seat.bucket_bytes == 2**20
         assert (method, seat.address) == ("receive_weights", self.sent[-1].address if self.sent else "here:1")
         if rank in self.refusing:
             raise self.refusing[rank]
@@ -67,7 +68,7 @@ class FakeGroups:
 
 async def started(count: int = 3) -> tuple[FakeGroups, StandaloneServers, LeastLoadedRouter]:
     groups = FakeGroups(count)
-    servers = StandaloneServers(cast(WorkerGroup, groups), cast(WorkerGroup, groups))
+    servers = StandaloneServers(cast(WorkerGroup, groups), cast(WorkerGroup, groups), bucket_bytes=2**20)
     return groups, servers, LeastLoadedRouter(await servers.start())
 
 
@@ -76,7 +77,9 @@ async def test_all_servers_get_the_weights_over_one_connection() -> None:
     for version in range(3):
         await servers.update_weights(version, router)
     assert [replica.weight_version for replica in groups.replicas] == [2, 2, 2]
-    assert {(seat.rank, seat.size, seat.address) for seat in groups.sent} == {(0, 4, "here:1")}
+    assert {(seat.rank, seat.size, seat.address, seat.bucket_bytes) for seat in groups.sent} == {
+        (0, 4, "here:1", 2**20)
+    }
 
 
 async def test_those_that_are_left_meet_anew_without_a_lost_one() -> None:
