@@ -61,6 +61,7 @@ class LocalWorkerGroup(WorkerGroup):
         return self._run(rank, name, getattr(self.workers[rank], name))
 
     def restart(self, rank: int) -> None:
+        self._run(rank, "close", self.workers[rank].close)
         self.workers[rank] = self._make(rank)
 
     def close(self) -> None:

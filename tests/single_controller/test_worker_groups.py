@@ -57,11 +57,13 @@ def test_every_mode_hands_out_arguments_and_collects_results() -> None:
         workers.own([1, 2], other=[1, 2, 3])
 
 
-def test_a_restarted_worker_knows_its_rank_and_nothing_else() -> None:
+def test_a_restarted_worker_is_closed_and_another_one_knows_its_rank_and_nothing_else() -> None:
     workers = cast(LocalWorkerGroup, group(2, offset=10))
     for worker in workers.workers:
         worker.number = 0
+    before = list(workers.workers)
     workers.restart(1)
+    assert [worker.closed for worker in before] == [False, True]
     assert [number for number, *_ in workers.same()] == [0, 11]
 
 
