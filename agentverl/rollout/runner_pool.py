@@ -18,6 +18,7 @@ from agentverl.rollout.health import look_after
 from agentverl.rollout.judging import fail_unjudged
 from agentverl.rollout.player import Ended, Grant, Letter, Order, Player, Wish
 from agentverl.rollout.router import HEALTH_SECONDS, Lease
+from agentverl.rollout.scoring import failure_of
 from agentverl.single_controller.outcome import Failure
 
 logger = logging.getLogger(__name__)
@@ -126,7 +127,11 @@ class RunnerPool:
             if result is not None:
                 result.episode = episode
                 return result
-            await lease.begin_again()
+            try:
+                await lease.begin_again()
+            except BoundaryError as error:  # there is no server to play it on, which is for the ledger to judge
+                failure = failure_of(error, error.boundary)
+                return EpisodeResult(episode=episode, failure=failure, termination=failure.termination)
 
     @property
     def takes_groups(self) -> bool:
@@ -272,6 +277,11 @@ class RunnerPool:
             grant = Grant(wish.number, lease.replica)
         except BoundaryError as error:
             grant = Grant(wish.number, None, str(error))
+        except Exception as error:  # a router is a plugin; the runner must not wait for its answer
+            if not play.result.done():
+                play.result.set_exception(error)
+            self._write(seat).cancelled.append(wish.play)
+            return
         self._write(seat).grants.append(grant)
 
     async def _look_at(self, seat: _Seat) -> None:

@@ -309,6 +309,39 @@ async def test_what_a_lost_runner_played_is_played_again_with_the_same_seeds(wor
     assert world.router.total_held == 0
 
 
+async def test_what_a_lost_runner_played_fails_where_no_server_is_left_to_play_it_on(world: World) -> None:
+    for replica in world.replicas:
+        replica.delay_seconds = 30.0
+    play = asyncio.ensure_future(world.play(0))
+    await world.until(lambda: sum(replica.running for replica in world.replicas) == 1)
+    for replica in world.replicas:
+        replica.lost = True
+        world.router.set_aside(cast(RolloutReplica, replica))
+    world.players[0].dead.set()
+    result = await play
+    assert result.failure is not None
+    assert (result.failure.boundary, result.episode.row["raw_prompt"]) == ("model", QUESTION)
+    assert "no rollout server is in rotation" in result.failure.message
+    assert world.router.total_held == 0
+
+
+async def test_what_a_router_raises_is_raised_where_the_episode_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choose(self: LeastLoadedRouter, request_id: str, held: Any) -> RolloutReplica:
+        raise KeyError("no such zone")
+
+    world.replicas[0].delay_seconds = 30.0
+    play = asyncio.ensure_future(world.play(0))
+    await world.replicas[0].started.wait()
+    monkeypatch.setattr(LeastLoadedRouter, "choose", choose)
+    world.replicas[0].lost = True
+    world.replicas[0].leaving.set()
+    with pytest.raises(KeyError, match="no such zone"):
+        await asyncio.wait_for(play, 10)
+    await world.until(lambda: not world.players[0]._plays)
+
+
 async def test_without_a_runner_the_run_stops(world: World) -> None:
     for player in world.players:
         player.dead.set()
