@@ -3,9 +3,8 @@
 import asyncio
 import itertools
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any
 
 from agentverl import blocking
@@ -16,51 +15,15 @@ from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult
 from agentverl.rollout.health import look_after
 from agentverl.rollout.judging import fail_unjudged
-from agentverl.rollout.player import Ended, Grant, Letter, Order, Player, Wish
+from agentverl.rollout.player import Grant, Letter, Order, Player, Wish
 from agentverl.rollout.router import HEALTH_SECONDS, Lease
+from agentverl.rollout.runner_seat import Play, RunnerSeat
 from agentverl.rollout.scoring import failure_of
-from agentverl.single_controller.outcome import Failure
 
 logger = logging.getLogger(__name__)
 
-_MOST_LOSSES = 3
-_LOSSES_WITHIN_SECONDS = 600.0
-"""A runner that is lost so often in so short a time is lost for good: what kills it would go on to."""
-
 Replace = Callable[[int], Awaitable[Player]]
 """The player of a rank in a new process."""
-
-
-@dataclass(slots=True, eq=False)
-class _Play:
-    """An episode that a runner plays."""
-
-    lease: Lease
-    result: asyncio.Future[EpisodeResult | None]
-    """None where the runner is lost."""
-
-
-@dataclass(slots=True, eq=False)
-class _Seat:
-    """A place for a runner; when one is lost, another may take it."""
-
-    rank: int
-    player: Player
-    plays: dict[int, _Play] = field(default_factory=dict)
-    judges: int = 0
-    """Of how many prompts it judges trajectories."""
-    letter: Letter = field(default_factory=Letter)
-    """What the player is told next."""
-    is_written: asyncio.Event = field(default_factory=asyncio.Event)
-    attending: list[asyncio.Future[None]] = field(default_factory=list)
-    is_lost: bool = False
-    is_expected: bool = False
-    """Whether another runner is being started."""
-    losses: list[float] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return f"runner {self.rank}"
 
 
 class RunnerPool:
@@ -73,7 +36,7 @@ class RunnerPool:
     """
 
     def __init__(self, players: Sequence[Player], replace: Replace | None = None) -> None:
-        self._seats = [_Seat(rank, player) for rank, player in enumerate(players)]
+        self._seats = [RunnerSeat(rank, player) for rank, player in enumerate(players)]
         self._replace = replace
         self._has_changed = asyncio.Event()
         self._numbers = itertools.count()
@@ -86,7 +49,7 @@ class RunnerPool:
         return [len(seat.plays) for seat in self._living]
 
     @property
-    def _living(self) -> list[_Seat]:
+    def _living(self) -> list[RunnerSeat]:
         return [seat for seat in self._seats if not seat.is_lost]
 
     async def open(self) -> None:
@@ -115,12 +78,12 @@ class RunnerPool:
             self._tell_gate(gate.is_open)
         while True:
             seat, number = await self._least_busy(), next(self._numbers)
-            play = seat.plays[number] = _Play(lease, asyncio.get_running_loop().create_future())
-            self._write(seat).orders.append(Order(number, episode, lease.replica))
+            play = seat.plays[number] = Play(lease, asyncio.get_running_loop().create_future())
+            seat.write().orders.append(Order(number, episode, lease.replica))
             try:
                 result = await play.result
             except asyncio.CancelledError:
-                self._write(seat).cancelled.append(number)
+                seat.write().cancelled.append(number)
                 raise
             finally:
                 del seat.plays[number]
@@ -167,7 +130,7 @@ class RunnerPool:
                 for name in (one.name for one in fields(verdict) if one.name != "episode"):
                     setattr(result, name, getattr(verdict, name))
 
-    async def _least_busy(self) -> _Seat:
+    async def _least_busy(self) -> RunnerSeat:
         while not self._living:
             if not any(seat.is_expected for seat in self._seats):
                 raise TrainingStoppedError(
@@ -178,13 +141,10 @@ class RunnerPool:
             await self._has_changed.wait()
         return min(self._living, key=lambda seat: len(seat.plays) + seat.judges)
 
-    def _lose(self, seat: _Seat, reason: str) -> None:
+    def _lose(self, seat: RunnerSeat, reason: str) -> None:
         if seat.is_lost:
             return
-        now = time.monotonic()
-        seat.is_lost = True
-        seat.losses = [*(at for at in seat.losses if now - at < _LOSSES_WITHIN_SECONDS), now]
-        seat.is_expected = self._replace is not None and len(seat.losses) < _MOST_LOSSES
+        seat.is_expected = seat.lose() and self._replace is not None
         logger.warning(
             "%s is lost; the %d episodes that it played are played again by the %d others, and %s: %s",
             seat.name,
@@ -193,52 +153,43 @@ class RunnerPool:
             "another one is started" if seat.is_expected else "no other one is started",
             reason,
         )
-        for play in seat.plays.values():
-            if not play.result.done():
-                play.result.set_result(None)
+        seat.end_all()
         for task in seat.attending:
             if task is not asyncio.current_task():
                 task.cancel()
         if self._replace is not None and seat.is_expected:
             self._keep(self._refill(seat, self._replace))
 
-    async def _refill(self, lost: _Seat, replace: Replace) -> None:
+    async def _refill(self, lost: RunnerSeat, replace: Replace) -> None:
         try:
             player = await replace(lost.rank)
         except Exception as error:  # whatever keeps it from starting, the run goes on with the others
             logger.warning("%s does not come back: %s", lost.name, error)
         else:
-            seat = self._seats[lost.rank] = _Seat(lost.rank, player, losses=lost.losses)
+            seat = self._seats[lost.rank] = RunnerSeat(lost.rank, player, losses=lost.losses)
             self._attend(seat)
             if self._gate is not None:
-                self._write(seat).gate_is_open = self._gate.is_open
+                seat.write().gate_is_open = self._gate.is_open
             logger.warning("%s is back", seat.name)
         finally:
             lost.is_expected = False
             self._has_changed.set()
 
-    def _attend(self, seat: _Seat) -> None:
+    def _attend(self, seat: RunnerSeat) -> None:
         for work in (self._listen(seat), self._tell(seat)):
             seat.attending.append(self._keep(self._guarded(seat, work)))
 
-    async def _guarded(self, seat: _Seat, work: Any) -> None:
+    async def _guarded(self, seat: RunnerSeat, work: Any) -> None:
         """What goes on as long as a runner lives; an error that is no loss of it ends the episodes that it plays."""
         try:
             await work
         except InfrastructureError as error:
             self._lose(seat, str(error))
         except Exception as error:  # nobody awaits this: who waits for its episodes has to hear of it
-            for play in seat.plays.values():
-                if not play.result.done():
-                    play.result.set_exception(error)
+            seat.end_all(error)
             self._lose(seat, str(error))
 
-    def _write(self, seat: _Seat) -> Letter:
-        """The letter that the seat's player gets next, to add to at once."""
-        seat.is_written.set()
-        return seat.letter
-
-    async def _tell(self, seat: _Seat) -> None:
+    async def _tell(self, seat: RunnerSeat) -> None:
         """Send the seat's letters; while one is under way, the next is written."""
         while True:
             await seat.is_written.wait()
@@ -247,24 +198,15 @@ class RunnerPool:
             for part in letter.parts():
                 await seat.player.take(part)
 
-    async def _listen(self, seat: _Seat) -> None:
+    async def _listen(self, seat: RunnerSeat) -> None:
         while True:
             reply = await seat.player.next_reply()
             for wish in reply.wishes:
                 self._keep(self._answer(seat, wish))
             for ended in reply.ended:
-                self._end(seat, ended)
+                seat.end(ended)
 
-    def _end(self, seat: _Seat, ended: Ended) -> None:
-        play = seat.plays.get(ended.number)
-        if play is None or play.result.done():
-            return  # it was cancelled meanwhile
-        if isinstance(ended.outcome, Failure):
-            play.result.set_exception(ended.outcome.raised_on(seat.name, seat.rank))
-        else:
-            play.result.set_result(ended.outcome.value)
-
-    async def _answer(self, seat: _Seat, wish: Wish) -> None:
+    async def _answer(self, seat: RunnerSeat, wish: Wish) -> None:
         play = seat.plays.get(wish.play)
         if play is None:
             return  # its episode was cancelled meanwhile
@@ -280,11 +222,11 @@ class RunnerPool:
         except Exception as error:  # a router is a plugin; the runner must not wait for its answer
             if not play.result.done():
                 play.result.set_exception(error)
-            self._write(seat).cancelled.append(wish.play)
+            seat.write().cancelled.append(wish.play)
             return
-        self._write(seat).grants.append(grant)
+        seat.write().grants.append(grant)
 
-    async def _look_at(self, seat: _Seat) -> None:
+    async def _look_at(self, seat: RunnerSeat) -> None:
         try:
             await bounded(seat.player.health(), HEALTH_SECONDS)
         except (InfrastructureError, OutOfTimeError) as error:
@@ -292,7 +234,7 @@ class RunnerPool:
 
     def _tell_gate(self, is_open: bool) -> None:
         for seat in self._living:
-            self._write(seat).gate_is_open = is_open
+            seat.write().gate_is_open = is_open
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
         task = asyncio.ensure_future(work)
