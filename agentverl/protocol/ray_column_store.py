@@ -1,7 +1,6 @@
 """Columns in Ray's object store: written once, read by any process, on one machine without a copy."""
 
 from collections.abc import Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +10,7 @@ from agentverl.errors import TrainingStoppedError
 from agentverl.protocol.column_store import ColumnStore, Stored
 
 _ANSWER_SECONDS = 10.0
-"""A process that does not say within this time whether it holds a column is taken to hold none."""
-_MOST_AT_ONCE = 64
+"""An actor that does not answer within this time is taken for lost, with the columns that it put."""
 
 
 class RayColumnStore(ColumnStore):
@@ -22,13 +20,13 @@ class RayColumnStore(ColumnStore):
     """
 
     def put(self, columns: Sequence[Stored]) -> list[Hashable]:
-        reference = ray.put(list(columns))
-        return [_Part(reference, number) for number in range(len(columns))]
+        reference, owner = ray.put(list(columns)), _this_actor()
+        return [_Part(reference, owner, number) for number in range(len(columns))]
 
     def holds(self, keys: Sequence[Hashable]) -> list[bool]:
-        references = list(dict.fromkeys(_part(key).reference for key in keys))
-        found = _locations(references)
-        return [_is_somewhere(found.get(_part(key).reference)) for key in keys]
+        parts = [_part(key) for key in keys]
+        living = _living({part.owner for part in parts if part.owner is not None})
+        return [part.owner is None or part.owner in living for part in parts]
 
     def get(self, keys: Sequence[Hashable]) -> list[Stored]:
         # `ray.get` warns in the actors of workers, where it is called beside the event loop, not on it.
@@ -51,6 +49,8 @@ class _Part:
     """One of the columns that were put together."""
 
     reference: Any
+    owner: Any
+    """The actor that put it; None where that is the program itself."""
     number: int
 
 
@@ -59,27 +59,21 @@ def _part(key: Hashable) -> _Part:
     return key
 
 
-def _is_somewhere(found: dict[str, Any] | None) -> bool:
-    return found is not None and bool(found["node_ids"] or found["did_spill"])
+def _this_actor() -> Any:
+    context = ray.get_runtime_context()
+    return None if context.get_actor_id() is None else context.current_actor
 
 
-def _locations(references: list[Any]) -> dict[Any, Any]:
-    """Of each object where it is, of those whose owners answer."""
+def _living(actors: set[Any]) -> set[Any]:
+    """Those that answer. Ray's own question after an object's place can end the process that asks it (2.60)."""
+    asked = {actor.__ray_ready__.remote(): actor for actor in actors}
+    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_SECONDS) if asked else ([], [])
+    return {asked[answer] for answer in answered if _succeeded(answer)}
+
+
+def _succeeded(answer: Any) -> bool:
     try:
-        return _asked(references)
-    except ray.exceptions.GetTimeoutError:  # says not of which
-        with ThreadPoolExecutor(_MOST_AT_ONCE) as threads:
-            found = threads.map(_asked_alone, references)
-        return {reference: place for part in found for reference, place in part.items()}
-
-
-def _asked_alone(reference: Any) -> dict[Any, Any]:
-    try:
-        return _asked([reference])
-    except ray.exceptions.GetTimeoutError:
-        return {}
-
-
-def _asked(references: list[Any]) -> dict[Any, Any]:
-    found: dict[Any, Any] = ray.experimental.get_object_locations(references, timeout_ms=int(_ANSWER_SECONDS * 1000))
-    return found
+        ray.get(answer)
+    except ray.exceptions.RayActorError:
+        return False
+    return True
