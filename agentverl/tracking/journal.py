@@ -155,7 +155,10 @@ def read_journal(
     split: str | None = None,
     with_superseded: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """The records of a kind in all files of a journal, file by file, those rolled back left out.
+    """The records of a kind in all files of a journal, file by file.
+
+    Those rolled back are left out, and of a trajectory that was played again the earlier: a runner may have been lost
+    after it wrote one and before it handed it over.
 
     Raises:
         RunFolderError: there is no journal, or a newer agentverl wrote it.
@@ -164,6 +167,7 @@ def read_journal(
     if not files:
         raise RunFolderError(f"{folder} holds no journal (no *.jsonl file)")
     marks = [] if with_superseded else _marks(files)
+    played_at = {} if with_superseded or len(files) == 1 else _last_played(files)
     wanted = {"step": step, "uid": uid, "split": split}
     wanted = {key: value for key, value in wanted.items() if value is not None}
     for file in files:
@@ -171,6 +175,8 @@ def read_journal(
             if record["schema_version"] > SCHEMA_VERSION:
                 raise RunFolderError(f"{file} was written by a newer agentverl (schema {record['schema_version']})")
             if any(record.get(key) != value for key, value in wanted.items()):
+                continue
+            if record["time_ns"] < played_at.get(_sample(record), 0):
                 continue
             if not any(mark.covers(file, number, record) for mark in marks):
                 yield record
@@ -197,3 +203,17 @@ def _marks(files: Sequence[Path]) -> list[_Mark]:
         for file in files
         for number, record in read_json_lines(file, (b'{"kind":"superseded"',))
     ]
+
+
+def _sample(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Which sample of which prompt a trajectory is; records of other kinds are none."""
+    return tuple(record.get(key) for key in ("kind", "step", "split", "uid", "sample"))
+
+
+def _last_played(files: Sequence[Path]) -> dict[tuple[Any, ...], int]:
+    """When each sample of a prompt was written last, in nanoseconds."""
+    last: dict[tuple[Any, ...], int] = {}
+    for file in files:
+        for _, record in read_json_lines(file, (b'{"kind":"trajectory"',)):
+            last[_sample(record)] = max(last.get(_sample(record), 0), record["time_ns"])
+    return last

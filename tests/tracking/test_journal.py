@@ -69,6 +69,18 @@ def test_steps_that_were_rolled_back_are_left_out_in_all_files(tmp_path: Path) -
     assert len(list(read_journal(tmp_path, with_superseded=True))) == 5
 
 
+def test_of_a_trajectory_that_was_played_again_the_last_one_counts(tmp_path: Path) -> None:
+    for name in ("runner-rank1", "runner-rank0"):
+        journal = Journal(tmp_path, name)
+        journal.trajectory(record(uid="lost with its runner"))
+        journal.trajectory(record(uid=f"of {name}"))
+        journal.close()
+    read = {one["uid"]: one for one in read_journal(tmp_path)}
+    assert len(list(read_journal(tmp_path))) == len(read) == 3
+    assert len(list(read_journal(tmp_path, with_superseded=True))) == 4
+    assert read["lost with its runner"]["time_ns"] > read["of runner-rank1"]["time_ns"]
+
+
 def test_a_line_cut_by_a_kill_costs_only_itself(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.trajectory(record(uid="whole"))
