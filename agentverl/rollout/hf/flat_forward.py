@@ -140,9 +140,12 @@ def _gate_and_product(gate: Node) -> tuple[Node, Node] | None:
 
 
 def _sum_with_residual(linear: Node) -> tuple[Node, Node] | None:
-    """Where a layer's output is only added to something of its own shape: the sum, and what it is added to."""
+    """Where a layer's output is only added to something of its own shape: the sum, and what it is added to.
+
+    In float32 only: a packed product with a sum would not round the product of halves before it is added.
+    """
     total = _only_user(linear, torch.ops.aten.add.Tensor)
-    if total is None or total.kwargs:
+    if total is None or total.kwargs or linear.meta["dtype"] != torch.float32:
         return None
     other = total.args[0] if total.args[1] is linear else total.args[1]
     return (total, other) if isinstance(other, Node) and other.meta == linear.meta else None

@@ -56,7 +56,7 @@ class Record:
             graph = Graph()  # one that belongs to no module, which would keep the model's weights
             graph.output(graph.graph_copy(module.graph, {}))
             for node in graph.nodes:
-                node.meta = _shape_in_words(node)
+                node.meta = _kind(node)
             _records[key] = cls(graph, {target: names.get(id(tensor), tensor) for target, tensor in found.items()})
         return _records[key]
 
@@ -69,9 +69,10 @@ class Record:
         )
 
 
-def _shape_in_words(node: Node) -> dict[str, str]:
-    """What is kept of how a node was recorded: its shape, not the tensor of it."""
-    return {"shape": str(tuple(node.meta["val"].shape))} if hasattr(node.meta.get("val"), "shape") else {}
+def _kind(node: Node) -> dict[str, Any]:
+    """What is kept of how a node was recorded: its shape in words and its dtype, not the tensor of it."""
+    value = node.meta.get("val")
+    return {"shape": str(tuple(value.shape)), "dtype": value.dtype} if isinstance(value, torch.Tensor) else {}
 
 
 _records: dict[tuple[Any, ...], Record] = {}

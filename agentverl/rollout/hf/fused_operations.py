@@ -17,8 +17,11 @@ _CASTS = (torch.ops.aten.to.dtype, torch.ops.aten.to.device)
 
 @wrap
 def rms_norm(states: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """x / sqrt(mean(x²) + epsilon) * weight over the last dimension, computed in float32 (Zhang and Sennrich 2019)."""
-    return torch.rms_norm(states, weight.shape, weight, epsilon)
+    """x / sqrt(mean(x²) + epsilon) * weight over the last dimension (Zhang and Sennrich 2019).
+
+    The quotient is computed in float32 and rounded before it is weighted, as modules do.
+    """
+    return torch.rms_norm(states, weight.shape, None, epsilon) * weight
 
 
 @wrap
@@ -30,11 +33,11 @@ def signed_sine(sine: torch.Tensor, half: int) -> torch.Tensor:
 @wrap
 def rotated(states: torch.Tensor, cosine: torch.Tensor, signed: torch.Tensor, half: int) -> torch.Tensor:
     """Rotary positions (Su et al. 2021): each pair (x[i], x[i + half]) turned by its position's angle."""
-    return (states * cosine).addcmul_(states.roll(half, -1), signed)
+    return (states * cosine).add_(states.roll(half, -1).mul_(signed))
 
 
 def fuse(module: GraphModule) -> GraphModule:
-    """The same computation, up to rounding, in fewer operations."""
+    """The same computation in fewer operations, rounded where it was."""
     _drop_empty_casts(module)
     for pattern in (_norm, _norm_of_half_precision):
         replace_pattern(module, pattern, rms_norm)

@@ -35,23 +35,14 @@ def logits(model: ServedModel, flat: FlatForward | None) -> torch.Tensor:
         return _served(model, SEQUENCES)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_it_gives_the_logits_of_the_plain_pass(name: str) -> None:
-    model = served(name)
+def test_it_gives_the_logits_of_the_plain_pass(name: str, dtype: str) -> None:
+    model = served(name, dtype)
     flat = model.flat
     assert flat is not None
-    torch.testing.assert_close(logits(model, flat), logits(model, None), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_in_half_precision_it_is_as_near_to_the_exact_logits_as_the_plain_pass(name: str) -> None:
-    model, exact = served(name, "bfloat16"), served(name)
-    exact.model.load_state_dict(model.model.state_dict())
-    flat = model.flat
-    assert flat is not None
-    truth = logits(exact, None)
-    flat_error, plain_error = ((logits(model, way).float() - truth).norm() for way in (flat, None))
-    assert flat_error <= 2 * plain_error + 1e-3
+    tolerance = 1e-5 if dtype == "float32" else 2e-2
+    torch.testing.assert_close(logits(model, flat), logits(model, None), rtol=tolerance, atol=tolerance)
 
 
 def test_it_follows_new_weights(other_qwen2: Reference) -> None:
