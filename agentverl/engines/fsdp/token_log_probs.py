@@ -53,9 +53,12 @@ class _Options:
 def chunk_log_softmax(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: torch.Tensor
 ) -> torch.Tensor:
-    """log_softmax(logits / temperature), (n, V) float32."""
+    """log_softmax(logits / temperature), (n, V) float32.
+
+    The largest logit is taken off before the division, whose rounding is then the smaller the likelier a token is.
+    """
     logits = torch.nn.functional.linear(hidden, weight, bias).float()
-    logits.div_(temperature[:, None])
+    logits.sub_(logits.amax(-1, keepdim=True)).div_(temperature[:, None])
     return torch.log_softmax(logits, -1)
 
 

@@ -42,11 +42,12 @@ def sample(logits: torch.Tensor, draw: Draw) -> tuple[torch.Tensor, torch.Tensor
     """Token ids (S) and their log_softmax(logits / temperature) (S, float32, of the undistorted distribution).
 
     `logits` (S, V; float32) may be overwritten. A row whose logits are NaN or infinite gets NaN as its log-probability.
+    The largest logit is taken off before the division, whose rounding is then the smaller the likelier a token is.
     """
     penalised = {bent.row: _penalised(logits[bent.row], bent) for bent in draw.bent}
     greedy = draw.temperatures == 0
     divisors = torch.where(greedy, 1.0, draw.temperatures) if draw.greedy else draw.temperatures
-    probabilities = torch.softmax(logits.div_(divisors[:, None]), dim=-1)
+    probabilities = torch.softmax(logits.sub_(logits.amax(-1, keepdim=True)).div_(divisors[:, None]), dim=-1)
     drawn_from = probabilities
     if draw.bent:
         drawn_from = probabilities.clone()
