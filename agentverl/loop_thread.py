@@ -59,6 +59,16 @@ class LoopThread:
             future.cancel()
             raise
 
+    def end(self, coroutine: Coroutine[Any, Any, None], what: str, timeout_seconds: float) -> None:
+        """Run what closes something; what does not end in time is warned of and left behind.
+
+        While an error is on its way out, a TimeoutError raised here would take its place.
+        """
+        try:
+            self.run(coroutine, timeout_seconds)
+        except concurrent.futures.TimeoutError:
+            logger.warning("%s did not end within %g seconds and was left behind", what, timeout_seconds)
+
     def close(self, timeout_seconds: float = 30.0) -> None:
         """Cancel all tasks, give them time to clean up, end the thread; may be called twice."""
         if self.closed:

@@ -152,7 +152,7 @@ class Rollouts:
         if self._owns_thread:
             self.thread.close(self._settings.close_timeout_seconds)
         elif not self.thread.closed:
-            self.thread.run(self._cancel(), self._settings.close_timeout_seconds + 5.0)
+            self.thread.end(self._cancel(), "the rollouts", self._settings.close_timeout_seconds + 5.0)
 
     def _group(self, row: Mapping[str, Any], n: int, validation: bool, greedy: bool = False) -> OpenGroup:
         uid = row.get("uid")

@@ -38,17 +38,17 @@ def open_runner(
     if places.in_one_process:
         runner = _runner(settings, prepared.template, prepared.toolset, prepared.reward, journal)
         thread.run(runner.setup())
-        closing.callback(lambda: thread.run(runner.teardown(), _CLOSE_SECONDS))
+        closing.callback(lambda: thread.end(runner.teardown(), "the runner of episodes", _CLOSE_SECONDS))
         return runner, runner.defer_judging()
     made = WorkerClass(RunnerWorker, (partial(make_runner, settings, journal.folder.absolute()), places.column_store()))
     workers = places.start_beside("runner", made, settings.actor_rollout_ref.rollout.agent.num_workers)
     closing.callback(workers.close)
-    closing.callback(lambda: thread.run(workers.end_on_all("stop_player"), _CLOSE_SECONDS))
+    closing.callback(lambda: thread.end(workers.end_on_all("stop_player"), "the runners' processes", _CLOSE_SECONDS))
     thread.run(workers.start_player())
     players = [workers.resident(rank, "player") for rank in range(workers.world_size)]
     pool = RunnerPool(players, partial(_again, workers))
-    closing.callback(lambda: thread.run(prepared.reward.close(), _CLOSE_SECONDS))
-    closing.callback(lambda: thread.run(pool.close(), _CLOSE_SECONDS))
+    closing.callback(lambda: thread.end(prepared.reward.close(), "the reward manager", _CLOSE_SECONDS))
+    closing.callback(lambda: thread.end(pool.close(), "the pool of runners", _CLOSE_SECONDS))
     thread.run(pool.open())
     return pool, pool
 

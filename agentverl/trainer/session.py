@@ -92,7 +92,7 @@ class Session:
         self.thread = LoopThread(stall_seconds=None) if settings.trainer.debug else LoopThread()
         closing.callback(self.thread.close)
         self._servers = self._make_servers(trains)
-        closing.callback(lambda: self.thread.run(self._servers.stop(), _CLOSE_SECONDS))
+        closing.callback(lambda: self.thread.end(self._servers.stop(), "the rollout servers", _CLOSE_SECONDS))
         replicas = self.thread.run(self._servers.start())
         router = plugins.find("routers", settings.actor_rollout_ref.rollout.router)(replicas)
         if not self._places.in_one_process:
