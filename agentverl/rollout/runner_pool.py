@@ -161,19 +161,26 @@ class RunnerPool:
             self._keep(self._refill(seat, self._replace))
 
     async def _refill(self, lost: RunnerSeat, replace: Replace) -> None:
+        """Start another runner; one that does not start may have been sent to a machine that was lost as well."""
         try:
-            player = await replace(lost.rank)
-        except Exception as error:  # whatever keeps it from starting, the run goes on with the others
-            logger.warning("%s does not come back: %s", lost.name, error)
-        else:
-            seat = self._seats[lost.rank] = RunnerSeat(lost.rank, player, losses=lost.losses)
-            self._attend(seat)
-            if self._gate is not None:
-                seat.write().gate_is_open = self._gate.is_open
-            logger.warning("%s is back", seat.name)
+            while lost.is_expected:
+                try:
+                    self._seat_again(lost, await replace(lost.rank))
+                except Exception as error:  # whatever keeps it from starting, the run goes on with the others
+                    lost.is_expected = lost.lose()
+                    comes = "another one is started" if lost.is_expected else "it does not come back"
+                    logger.warning("%s did not start, and %s: %s", lost.name, comes, error)
         finally:
             lost.is_expected = False
             self._has_changed.set()
+
+    def _seat_again(self, lost: RunnerSeat, player: Player) -> None:
+        seat = self._seats[lost.rank] = RunnerSeat(lost.rank, player, losses=lost.losses)
+        lost.is_expected = False
+        self._attend(seat)
+        if self._gate is not None:
+            seat.write().gate_is_open = self._gate.is_open
+        logger.warning("%s is back", seat.name)
 
     def _attend(self, seat: RunnerSeat) -> None:
         for work in (self._listen(seat), self._tell(seat)):

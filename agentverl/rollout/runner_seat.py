@@ -11,7 +11,7 @@ from agentverl.single_controller.outcome import Failure
 
 _MOST_LOSSES = 3
 _LOSSES_WITHIN_SECONDS = 600.0
-"""A runner that is lost so often in so short a time is lost for good: what kills it would go on to."""
+"""One that is lost, or does not start, so often in so short a time is lost for good: what kills it would go on to."""
 
 
 @dataclass(slots=True, eq=False)

@@ -76,7 +76,7 @@ class MortalPlayer(Player):
 class World:
     """Two players, two servers, one router."""
 
-    cannot_start = False
+    starts_that_fail = 0
 
     def __init__(self, template: ChatTemplate, reward: RewardManager | None = None) -> None:
         def runner() -> EpisodeRunner:
@@ -107,7 +107,8 @@ class World:
     async def replace(self, rank: int) -> Player:
         """Takes its time, as a process that starts."""
         await asyncio.sleep(0.02)
-        if self.cannot_start:
+        if self.starts_that_fail:
+            self.starts_that_fail -= 1
             raise WorkerError("no room", rank, "")
         self.players[rank] = self.make_player()
         return self.players[rank]
@@ -395,8 +396,16 @@ async def test_a_runner_that_is_lost_again_and_again_stays_lost(replacing: World
     assert not (await replacing.play(0)).failed
 
 
+async def test_a_runner_that_does_not_start_is_tried_again(replacing: World) -> None:
+    replacing.starts_that_fail = 1
+    first = replacing.players[0]
+    first.dead.set()
+    await replacing.until(lambda: replacing.has_another_than(first))
+    assert not (await replacing.play(0)).failed
+
+
 async def test_without_a_runner_that_starts_the_run_stops(replacing: World) -> None:
-    replacing.cannot_start = True
+    replacing.starts_that_fail = 4
     for player in replacing.players:
         player.dead.set()
     with pytest.raises(TrainingStoppedError, match="all 2 runners of episodes are lost"):
