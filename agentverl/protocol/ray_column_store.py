@@ -74,6 +74,6 @@ def _living(actors: set[Any]) -> set[Any]:
 def _succeeded(answer: Any) -> bool:
     try:
         ray.get(answer)
-    except ray.exceptions.RayActorError:
+    except ray.exceptions.RayError:  # which one it is depends on how the actor was lost
         return False
     return True
