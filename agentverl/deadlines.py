@@ -40,12 +40,10 @@ class Deadline:
         if self.at is not None:
             self.at += seconds
 
-    def within(self, seconds: float | None) -> "Deadline":
-        """The earlier of this deadline and one `seconds` from now."""
-        other = Deadline.after(seconds)
-        if self.at is None or (other.at is not None and other.at < self.at):
-            return other
-        return Deadline(self.at)
+    def left_of(self, seconds: float) -> float:
+        """The smaller of `seconds` and of those that are left."""
+        remaining = self.remaining_seconds
+        return seconds if remaining is None else min(seconds, remaining)
 
 
 async def contained(awaitable: Awaitable[_T]) -> _T:

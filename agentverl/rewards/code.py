@@ -62,7 +62,7 @@ async def _run(
     """How many tests pass, and what was wrong with the first that does not."""
     passed, problem = 0, ""
     for test in tests:
-        left = deadline.within(seconds_a_test).remaining_seconds or 0.0
+        left = deadline.left_of(seconds_a_test)
         if not left:
             return passed, problem or "out of time"
         # Written anew for each test: a program may have changed its files.

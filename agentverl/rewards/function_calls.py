@@ -60,7 +60,7 @@ class FunctionCalls:
         return self._places.setdefault(scorer.function, asyncio.Semaphore(scorer.most_at_once))
 
     async def _call(self, scorer: Scorer, arguments: dict[str, Any], deadline: Deadline | None) -> Any:
-        seconds = (deadline or Deadline()).within(self._timeout_seconds).remaining_seconds or 0.0
+        seconds = (deadline or Deadline()).left_of(self._timeout_seconds)
         try:
             if blocking.inline:
                 value = scorer.function(**arguments)
