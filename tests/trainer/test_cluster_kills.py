@@ -16,7 +16,7 @@ import pytest
 
 from tests.trainer.runs import SMALL, TrainingByCommand, assert_each_prompt_is_in_one_step, assert_steps_follow
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(1800)]  # minutes long: nodes die and are waited for
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]  # minutes long: nodes die and are waited for
 STEPS = 8
 WORDS = (
     *(word for word in SMALL if not word.startswith("trainer.deterministic")),
