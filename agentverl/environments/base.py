@@ -3,14 +3,12 @@
 from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from agentverl.deadlines import Deadline
 from agentverl.messages import Message, text_of
-from agentverl.sandboxes.base import Sandbox
+from agentverl.tools.context import PluginContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,24 +45,11 @@ class Step:
 
 
 @dataclass(slots=True, kw_only=True)
-class EnvironmentContext:
-    """What an environment may use of its trajectory; `random` is seeded by the trajectory."""
+class EnvironmentContext(PluginContext):
+    """What an environment may use of its trajectory."""
 
-    sandbox: Sandbox | None = None
-    row: dict[str, Any] = field(default_factory=dict)
-    trajectory_id: str = ""
-    deadline: Deadline = field(default_factory=Deadline)
-    seed: int | None = None
     messages: Sequence[Message] = ()
     """The conversation as the policy saw it; complete when `score` is called."""
-    _random: Random | None = field(init=False, default=None)
-
-    @property
-    def random(self) -> Random:
-        """Random numbers of this trajectory alone."""
-        if self._random is None:  # its state takes 3 kB
-            self._random = Random(self.seed)
-        return self._random
 
     @property
     def final_answer(self) -> str:

@@ -47,7 +47,6 @@ class EndpointSettings(Section):
     max_concurrent: int = Field(64, gt=0)
     """Requests under way at a time."""
 
-
     @field_validator("base_url")
     @classmethod
     def _has_a_scheme(cls, base_url: str) -> str:

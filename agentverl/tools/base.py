@@ -2,38 +2,22 @@
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from random import Random
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from agentverl.deadlines import Deadline
 from agentverl.messages import ToolResponse
-from agentverl.sandboxes.base import Sandbox
+from agentverl.tools.context import PluginContext
 from agentverl.tools.schema import FunctionSchema, function_schema
 
 ToolAnswer = ToolResponse | str | dict[str, Any] | list[Any] | float | tuple[Any, ...] | None
 """What a call may return: text, a number, what becomes JSON, `(answer, reward[, metrics])`, or a ToolResponse."""
 
 
-@dataclass(slots=True, kw_only=True)
-class ToolContext:
-    """What a tool may use of its trajectory; `random` is seeded by the trajectory."""
+class ToolContext(PluginContext):
+    """What a tool may use of its trajectory."""
 
-    sandbox: Sandbox | None = None
-    row: dict[str, Any] = field(default_factory=dict)
-    trajectory_id: str = ""
-    deadline: Deadline = field(default_factory=Deadline)
-    seed: int | None = None
-    _random: Random | None = field(init=False, default=None)
-
-    @property
-    def random(self) -> Random:
-        """Random numbers of this trajectory alone."""
-        if self._random is None:  # its state takes 3 kB
-            self._random = Random(self.seed)
-        return self._random
+    __slots__ = ()
 
 
 class ToolSettings(BaseModel):

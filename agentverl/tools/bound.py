@@ -80,7 +80,9 @@ def _warn_once(name: str, error: Exception) -> None:
     place = (name, type(error).__name__, last.filename, last.lineno)
     if place not in _warned:
         _warned.add(place)
-        logger.warning("tool %s raised; the model is told, and further errors from there only count", name, exc_info=error)
+        logger.warning(
+            "tool %s raised; the model is told, and further errors from there only count", name, exc_info=error
+        )
 
 
 def _refused(text: str, kind: str) -> ToolResponse:

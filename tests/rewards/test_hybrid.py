@@ -194,5 +194,5 @@ def test_a_wrong_entry_is_refused(entry: Any, error: type[Exception], said: str)
 def test_two_components_of_one_name_and_two_rewards_at_once_are_refused() -> None:
     with pytest.raises(ValidationError, match="a stands twice"):
         RewardSettings.model_validate({"components": [{"name": "a"}, {"name": "a"}]})
-    with pytest.raises(ValidationError, match="either components .* or custom_reward_function.path"):
+    with pytest.raises(ValidationError, match=r"either components .* or custom_reward_function\.path"):
         RewardSettings.model_validate({"components": [{"name": "a"}], "custom_reward_function": {"path": "f.py"}})

@@ -68,7 +68,7 @@ async def test_a_refused_request_waits_as_long_as_the_service_asks(make_manager:
 async def test_a_service_that_wants_to_be_left_alone_for_hours_does_not_answer(make_manager: MakeManager) -> None:
     async with chats(failures=[429], retry_after="20000") as server:
         manager = make_manager(components=judge(server.url))
-        with pytest.raises(InfrastructureError, match="status 429: .*; it asks to wait 20000 seconds"):
+        with pytest.raises(InfrastructureError, match=r"status 429: .*; it asks to wait 20000 seconds"):
             await asyncio.wait_for(manager.score(answer_of()), 10)
         assert (await asyncio.wait_for(manager.score(answer_of()), 10)).score == 1.0
 
@@ -96,7 +96,14 @@ async def test_a_refused_answer_does_not_make_the_judge_one_that_is_down(
 
 @pytest.mark.parametrize(
     "body",
-    ["<html>Welcome</html>", "", "[1]", '{"choices": [', '{"error": {"message": "busy"}}', '{"choices": [{"message": 1}]}'],
+    [
+        "<html>Welcome</html>",
+        "",
+        "[1]",
+        '{"choices": [',
+        '{"error": {"message": "busy"}}',
+        '{"choices": [{"message": 1}]}',
+    ],
 )
 async def test_what_is_no_chat_completion_is_named(body: str, make_manager: MakeManager) -> None:
     async def answer(_: web.Request) -> web.Response:
@@ -106,7 +113,7 @@ async def test_what_is_no_chat_completion_is_named(body: str, make_manager: Make
     app.add_routes([web.post("/v1/chat/completions", answer)])
     async with serving(app) as url:
         manager = make_manager(components=judge(f"{url}/v1"))
-        with pytest.raises(InfrastructureError, match="no chat completion but .*; is base_url right?"):
+        with pytest.raises(InfrastructureError, match=r"no chat completion but .*; is base_url right\?"):
             await manager.score(answer_of())
 
 

@@ -268,11 +268,16 @@ async def test_waiting_for_a_place_counts_against_no_deadline(make_manager: Make
     assert most_at_once(code.compute_score) == os.cpu_count()
 
 
+def block_for(seconds: float) -> None:
+    """What a scorer does that computes on the event loop."""
+    time.sleep(seconds)
+
+
 async def test_a_call_moves_on_from_a_loop_that_is_blocked() -> None:
     loops = ScoringLoops(2)
 
     async def blocks(seconds: float) -> int:
-        time.sleep(seconds)
+        block_for(seconds)
         return threading.get_ident()
 
     first = await loops.call(blocks, {"seconds": 0})
@@ -288,7 +293,7 @@ async def test_a_call_that_nobody_waits_for_any_more_is_not_begun() -> None:
     loops, begun = ScoringLoops(1), False
 
     async def blocks() -> None:
-        time.sleep(1.0)
+        block_for(1.0)
 
     async def begins() -> None:
         nonlocal begun

@@ -109,10 +109,13 @@ async def test_a_list_of_texts_is_answered_in_order_after_one_pass(folder: Path)
     ],
 )
 async def test_a_request_in_another_form_is_refused_with_the_reason(folder: Path, body: bytes, said: str) -> None:
-    async with serving(classifier_app(Classifier(folder), "m")) as url, aiohttp.ClientSession() as session:
-        async with session.post(f"{url}/classify", data=body) as response:
-            assert response.status == 400
-            assert re.search(said, await response.text())
+    async with (
+        serving(classifier_app(Classifier(folder), "m")) as url,
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/classify", data=body) as response,
+    ):
+        assert response.status == 400
+        assert re.search(said, await response.text())
 
 
 async def test_a_service_is_kept_to_the_tokens_that_it_says_it_used(make_manager: MakeManager) -> None:
@@ -135,9 +138,12 @@ async def test_a_service_is_kept_to_the_tokens_that_it_says_it_used(make_manager
 
 
 async def test_our_server_says_how_many_tokens_it_read(folder: Path) -> None:
-    async with serving(classifier_app(Classifier(folder), "m")) as url, aiohttp.ClientSession() as session:
-        async with session.post(f"{url}/classify", json={"input": ["4", "what is 5"]}) as response:
-            usage = (await response.json())["usage"]
+    async with (
+        serving(classifier_app(Classifier(folder), "m")) as url,
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/classify", json={"input": ["4", "what is 5"]}) as response,
+    ):
+        usage = (await response.json())["usage"]
     assert usage == {"prompt_tokens": 8, "completion_tokens": 0, "total_tokens": 8}
 
 

@@ -78,7 +78,9 @@ def test_data_sources_find_their_scorer(data_source: str, name: str) -> None:
 
 
 def test_an_unknown_data_source_says_what_would_work() -> None:
-    with pytest.raises(PluginError, match=r"for data_source 'mine'; name one with reward\.custom_reward_function\.path"):
+    with pytest.raises(
+        PluginError, match=r"for data_source 'mine'; name one with reward\.custom_reward_function\.path"
+    ):
         default_compute_score("mine", "1", "1")
     assert default_compute_score("openai/gsm8k", "#### 3", "3") == 1.0
 

@@ -17,7 +17,6 @@ from agentverl.rewards.components.base import ComponentContext, RewardComponent
 from agentverl.rewards.endpoint import CHARACTERS_A_TOKEN, Endpoint, EndpointError, EndpointSettings, refusal
 from agentverl.rewards.verdicts import DEFAULT_PROMPT, DEFAULT_VERDICT, JudgePrompt, VerdictScale
 
-
 _NOT_SAMPLING = frozenset({"model", "messages", "stream", "n"})
 
 
