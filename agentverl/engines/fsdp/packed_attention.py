@@ -108,13 +108,21 @@ def _explicit(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, optio
     keys = key.shape[2]
     scaling = size**-0.5 if options.scaling is None else options.scaling
     # The query heads of a key head are stacked, so keys and values are never repeated.
-    stacked = query.reshape(rows, key.shape[1], -1, size)
-    scores = (stacked @ key.transpose(2, 3)).view(rows, heads, length, keys).float() * scaling
-    if options.softcap is not None:
-        scores = torch.tanh(scores / options.softcap) * options.softcap
-    hidden = ~_causal_mask(length, keys, options.sliding_window, query.device)
-    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1).to(query.dtype)
-    return (weights.view(rows, key.shape[1], -1, keys) @ value).view(rows, heads, length, -1)
+    stacked = query.reshape(rows * key.shape[1], -1, size)
+    keys_first, values = key.flatten(0, 1).transpose(1, 2), value.flatten(0, 1)
+    bias = _causal_bias(length, keys, options.sliding_window, query).repeat(heads // key.shape[1], 1)
+    if options.softcap is None:
+        scores = torch.baddbmm(bias, stacked, keys_first, alpha=scaling)
+    else:
+        scores = (stacked @ keys_first).float() * scaling
+        scores = torch.tanh(scores / options.softcap) * options.softcap + bias
+    return (scores.softmax(-1).to(value.dtype) @ values).view(rows, heads, length, -1)
+
+
+def _causal_bias(length: int, keys: int, window: int | None, like: torch.Tensor) -> torch.Tensor:
+    """(L, S), 0 where one of the last L of S tokens may look and minus infinity elsewhere."""
+    hidden = ~_causal_mask(length, keys, window, like.device)
+    return like.new_zeros(length, keys).masked_fill_(hidden, float("-inf"))
 
 
 def _causal_mask(length: int, keys: int, window: int | None, device: torch.device) -> torch.Tensor:
