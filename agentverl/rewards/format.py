@@ -6,6 +6,8 @@ from typing import Annotated, Any
 import regex
 from pydantic import AfterValidator
 
+from agentverl.rewards.settings_check import settings_checked_by
+
 PATTERN_SECONDS = 1.0
 
 
@@ -17,6 +19,12 @@ def _checked(pattern: str | None) -> str | None:
     return pattern
 
 
+def _check(tags: Sequence[str] = (), pattern: str | None = None) -> None:
+    if not tags and pattern is None:
+        raise ValueError("it needs tags or a pattern")
+
+
+@settings_checked_by(_check)
 def compute_score(
     data_source: str,
     solution_str: str,
@@ -38,9 +46,8 @@ def compute_score(
     Raises:
         ValueError: neither is given, or the pattern is none.
     """
+    _check(tags, pattern)
     text = solution_str if final_message is None else final_message
-    if not tags and pattern is None:
-        raise ValueError("the scorer format needs tags or a pattern")
     return float(_has_tags(text, tags) and (pattern is None or _matches(text, pattern)))
 
 

@@ -2,9 +2,23 @@
 
 from typing import Any
 
+from agentverl.rewards.settings_check import settings_checked_by
 from agentverl.trajectory import AgentLoopOutput
 
 
+def _check_range(minimum: int = 0, maximum: int = 1000, falloff: int = 1000) -> None:
+    if not 0 <= minimum <= maximum or falloff < 1:
+        raise ValueError(
+            f"minimum={minimum}, maximum={maximum}, falloff={falloff}: expected 0 <= minimum <= maximum, falloff >= 1"
+        )
+
+
+def _check_buffer(limit: int, buffer: int) -> None:
+    if not 0 < buffer <= limit:
+        raise ValueError(f"buffer={buffer}: expected 1 to limit={limit}")
+
+
+@settings_checked_by(_check_range)
 def compute_score(
     data_source: str,
     solution_str: str,
@@ -22,8 +36,7 @@ def compute_score(
     Raises:
         ValueError: the bounds do not fit together.
     """
-    if not 0 <= minimum <= maximum or falloff < 1:
-        raise ValueError(f"minimum={minimum}, maximum={maximum}, falloff={falloff}: expected 0 <= minimum <= maximum")
+    _check_range(minimum, maximum, falloff)
     length = len(solution_str if final_message is None else final_message)
     outside = max(minimum - length, length - maximum, 0)
     return max(0.0, 1.0 - outside / falloff)
@@ -38,6 +51,7 @@ def overlong_penalty(length: int, limit: int, buffer: int, factor: float) -> flo
     return min(-(length - (limit - buffer)) / buffer * factor, 0.0)
 
 
+@settings_checked_by(_check_buffer)
 def overlong(
     data_source: str,
     solution_str: str,
@@ -55,7 +69,6 @@ def overlong(
     Raises:
         ValueError: the buffer is not within the limit.
     """
-    if not 0 < buffer <= limit:
-        raise ValueError(f"buffer={buffer}: expected 1 to limit={limit}")
+    _check_buffer(limit, buffer)
     length = max((len(output.response_ids) for output in trajectory), default=0)
     return overlong_penalty(length, limit, buffer, penalty_factor)

@@ -2,7 +2,15 @@
 
 from typing import Any
 
+from agentverl.rewards.settings_check import settings_checked_by
 
+
+def _check(ngram_size: int = 3, max_penalty: float = 1.0) -> None:
+    if ngram_size < 1 or max_penalty < 0:
+        raise ValueError(f"ngram_size={ngram_size}, max_penalty={max_penalty}: expected at least 1 and 0")
+
+
+@settings_checked_by(_check)
 def compute_score(
     data_source: str,
     solution_str: str,
@@ -20,8 +28,7 @@ def compute_score(
     Raises:
         ValueError: `ngram_size` is below 1, or `max_penalty` negative.
     """
-    if ngram_size < 1 or max_penalty < 0:
-        raise ValueError(f"ngram_size={ngram_size}, max_penalty={max_penalty}: expected at least 1 and 0")
+    _check(ngram_size, max_penalty)
     words = solution_str.lower().split()
     count = len(words) - ngram_size + 1
     if count < 1:

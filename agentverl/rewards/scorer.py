@@ -16,6 +16,7 @@ from agentverl.errors import PluginError, SettingsError
 from agentverl.rewards.at_once import most_at_once
 from agentverl.rewards.base import RewardInput, RewardResult
 from agentverl.rewards.process_pool import minimum_score_of
+from agentverl.rewards.settings_check import check_settings
 from agentverl.settings.reserved import RESERVED_COMPONENTS
 
 LARGEST_SCORE = 1e15
@@ -26,6 +27,7 @@ class Scorer:
     """One `compute_score`; `target` names it for a process, `settings` are the keywords of the configuration."""
 
     required: ClassVar[tuple[str, ...]] = ("data_source", "solution_str", "ground_truth")
+    further: ClassVar[tuple[str, ...]] = ("extra_info", "messages", "final_message", "full_text", "trajectory")
     signature: ClassVar[str] = "compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs)"
 
     def __init__(self, target: str, settings: Mapping[str, Any] | None = None) -> None:
@@ -40,6 +42,13 @@ class Scorer:
             hint = f"; nearest: {near[0]}" if near else f"; it is {self.signature}"
             raise SettingsError(f"reward function {target} takes no argument {unknown[0]!r}{hint}")
         self.settings |= self._as_annotated()
+        missing = _without_default(self.function) - {*self.required, *self.further, *self.settings}
+        if missing:
+            raise SettingsError(f"reward function {target} needs the argument {min(missing)!r}; add it to its settings")
+        try:
+            check_settings(self.function, self.settings)
+        except ValueError as error:
+            raise SettingsError(f"reward function {target}: {error}") from error
 
     @property
     def minimum_score(self) -> float | None:
@@ -106,6 +115,7 @@ class BatchScorer(Scorer):
     """verl's form of a reward function that is given a list for each argument and returns a list of scores."""
 
     required: ClassVar[tuple[str, ...]] = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
+    further: ClassVar[tuple[str, ...]] = ("messages", "final_messages", "trajectories")
     signature: ClassVar[str] = "compute_score(data_sources, solution_strs, ground_truths, extra_infos, **kwargs)"
 
     @classmethod
@@ -186,6 +196,12 @@ def _keywords(function: Any) -> tuple[set[str], bool]:
     parameters = inspect.signature(function).parameters.values()
     named = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
     return named, any(one.kind is one.VAR_KEYWORD for one in parameters)
+
+
+def _without_default(function: Any) -> set[str]:
+    parameters = inspect.signature(function).parameters.values()
+    named = (one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
+    return {one.name for one in named if one.default is one.empty}
 
 
 def _annotations(function: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What the rows of a run ask for, held against what there is, before anything starts."""
 
+import difflib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from agentverl.environments.loading import EnvironmentSpec, check_task
 from agentverl.errors import DatasetError, SettingsError
 from agentverl.rewards.base import RewardManager
 from agentverl.rewards.data_sources import compares_with_truth
+from agentverl.settings.reward import ComponentSettings
 from agentverl.settings.root import Settings
 from agentverl.tools.toolset import Toolset
 from agentverl.trainer.problems import Problems
@@ -89,6 +91,9 @@ class RowChecks:
             )
         for row in self._survey.tools.values():
             self._problems.attempt(partial(toolset.check_task, row["tools_kwargs"]))
+        for component in self._settings.reward.components:
+            if component.kind == "tool" and isinstance(component.settings.get("names"), list):
+                _warn_of_unknown_tools(component, toolset)
 
     def rewards(self, reward: RewardManager, scores: Mapping[str, bool]) -> None:
         """Every data source that a function scores has one, and a ground truth in each row."""
@@ -133,6 +138,18 @@ def _refuse_unused_tools(loops: Sequence[AgentLoopSpec]) -> None:
             f"tools are configured (multi_turn.tool_config_path, multi_turn.function_tool_path), but {names} calls "
             "none and no row names another agent loop; set agent.default_agent_loop=tool_agent, or no tools"
         )
+
+
+def _warn_of_unknown_tools(component: ComponentSettings, toolset: Toolset) -> None:
+    for name in component.settings["names"]:
+        if name not in toolset.specs:
+            near = difflib.get_close_matches(str(name), toolset.specs, n=1)
+            _logger.warning(
+                "reward.components: %s: this run has no tool %r%s; only an agent loop can give rewards of that name",
+                component.name,
+                name,
+                f" (nearest: {near[0]})" if near else "",
+            )
 
 
 def _refuse_silent_environment(environment: str) -> None:

@@ -183,6 +183,14 @@ async def test_a_failed_gate_takes_turn_rewards_away_too(file: str, make_manager
         ({"name": "a", "wieght": 1}, ValidationError, "wieght"),
         ({"name": "a", "settings": {"function": "gsm8kk"}}, PluginError, "did you mean 'gsm8k'"),
         ({"name": "a", "settings": {"function": "gsm8k", "metod": 1}}, SettingsError, "nearest: method"),
+        ({"name": "a", "settings": {"function": "format"}}, SettingsError, "format: it needs tags or a pattern"),
+        ({"name": "a", "settings": {"function": "length", "minimum": 3, "maximum": 2}}, SettingsError, "minimum=3"),
+        ({"name": "a", "settings": {"function": "repetition", "ngram_size": 0}}, SettingsError, "ngram_size=0"),
+        (
+            {"name": "a", "settings": {"function": "agentverl.rewards.length:overlong", "limit": 8}},
+            SettingsError,
+            "overlong needs the argument 'buffer'",
+        ),
         ({"name": "a", "kind": "turn", "settings": {"credits": 1}}, SettingsError, "did you mean 'credit'"),
     ],
 )

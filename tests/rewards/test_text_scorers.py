@@ -110,7 +110,7 @@ def test_format_by_pattern_ends_also_where_matching_would_not() -> None:
     assert time.monotonic() - started < 10
     with pytest.raises(ValueError, match="no regular expression"):
         format.compute_score("d", "x", pattern="(")
-    with pytest.raises(ValueError, match="needs tags or a pattern"):
+    with pytest.raises(ValueError, match="it needs tags or a pattern"):
         format.compute_score("d", "x")
 
 

@@ -74,3 +74,10 @@ def test_what_components_need_is_checked_at_the_start(
     settings = compose_words((*words, "actor.ppo_mini_batch_size=1", f"reward.components={components}"))
     with pytest.raises(BadInputError, match=said):
         prepare(settings, splits=("train",))
+
+
+def test_a_component_for_a_tool_that_the_run_lacks_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    names = "names: [calculater,calculator]"
+    prepare(compose_words([f"reward.components=[{{name: tools,kind: tool,settings: {{{names}}}}}]"]))
+    assert caplog.text.count("this run has no tool") == 1
+    assert "tools: this run has no tool 'calculater' (nearest: calculator)" in caplog.text
