@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 
 import torch
 from hypothesis import settings
@@ -14,6 +15,8 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 torch.set_num_threads(1)
+# A job in the background of a script ignores Ctrl-C, and so would the processes that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("agentverl", deadline=None, max_examples=40, derandomize=True, print_blob=True)
 settings.load_profile("agentverl")
