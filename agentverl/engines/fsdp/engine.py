@@ -17,7 +17,8 @@ from agentverl.engines.fsdp.packed_model import PackedModel
 from agentverl.engines.fsdp.ranks import Ranks, world_size
 from agentverl.engines.fsdp.sharded_weights import ShardedWeights
 from agentverl.engines.fsdp.sharding import reshard, shard, sum_gradients_over_ranks
-from agentverl.engines.fsdp.shared_prompts import schedule
+from agentverl.engines.fsdp.shared_prompts import schedule, shares
+from agentverl.engines.fsdp.threaded_passes import ThreadedPasses
 from agentverl.engines.fsdp.token_places import padded, places_in
 from agentverl.engines.fsdp.weights import Weights
 from agentverl.engines.metrics import Metric, MetricAccumulator
@@ -28,6 +29,7 @@ from agentverl.protocol.data_proto import DataProto
 
 _SCHEDULE_STEP, _RANDOM = "extra/schedule_step", "extra/random/"
 _MODEL_COLUMNS = ("prompts", "responses", "response_mask", "temperature")
+_TOKENS_WORTH_A_THREAD = 256
 
 
 class FSDPEngine(BaseEngine):
@@ -42,6 +44,7 @@ class FSDPEngine(BaseEngine):
         self.tokens_forwarded = 0
         """Tokens that have gone through the model since the start."""
         self._packed_model: PackedModel | None = None
+        self._threads: ThreadedPasses | None = None
         self._ranks: Ranks | None = None
         self._weights: Weights | ShardedWeights | None = None
         self._optimization: Optimization | None = None
@@ -54,6 +57,8 @@ class FSDPEngine(BaseEngine):
         trained, dtype = self.settings.optimizer is not None, getattr(torch, self.settings.dtype)
         if self._ranks is None:
             self._weights = Weights(packed_model.model, dtype, trained=trained, shared=self.settings.share_weights)
+            if self.settings.device == "cpu" and torch.get_num_threads() > 1:
+                self._threads = ThreadedPasses(packed_model, self._weights)
         else:
             packed_model.requires_grad_(trained)
             shard(packed_model, packed_model.model, self._ranks, dtype, self.settings.sharding)
@@ -118,9 +123,8 @@ class FSDPEngine(BaseEngine):
                     self._join_in(names)
                     continue
                 micro_batch = inputs.select_idxs(rows)
-                packed = self._pack(micro_batch)
-                computed = self._compute(packed, names)
-                places = places_in(responses, micro_batch, rows)[packed.places.cpu()]
+                computed, places_in_it = self._compute(micro_batch, names)
+                places = places_in(responses, micro_batch, rows)[places_in_it.cpu()]
                 for name, column in columns.items():
                     column.values[places] = computed[name].cpu()
         return DataProto(Columns(columns))
@@ -151,10 +155,9 @@ class FSDPEngine(BaseEngine):
     def _forward_backward(
         self, micro_batch: DataProto, loss_function: LossFunction, names: Sequence[str]
     ) -> Mapping[str, float | Metric]:
-        packed = self._pack(micro_batch)
-        computed = self._compute(packed, names)
+        computed, places = self._compute(micro_batch, names)
         responses = micro_batch.batch.ragged("responses")
-        columns = {name: padded(computed[name], packed.places, responses) for name in names}
+        columns = {name: padded(computed[name], places, responses) for name in names}
         values = columns.get("values")
         log_probs = columns["log_probs"] if values is None else torch.zeros_like(values)
         output = ModelOutput(log_probs, columns.get("entropys"), values)
@@ -197,12 +200,33 @@ class FSDPEngine(BaseEngine):
         more = {"entropys": calculate_entropy, "sum_pi_squared": calculate_sum_pi_squared}
         return ["log_probs", *(name for name, asked in more.items() if asked)]
 
-    def _compute(self, packed: PackedBatch, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    def _compute(self, micro_batch: DataProto, names: Sequence[str]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """What the model says about the predicted tokens (M), and where they stand among all response tokens (M)."""
+        kept_bytes = self.settings.kept_logits_bytes
+        if self._threads is not None and (parts := self._parts(micro_batch)):
+            packed_parts, places = zip(*parts, strict=True)
+            self.tokens_forwarded += sum(packed.tokens for packed in packed_parts)
+            return self._threads(packed_parts, names, kept_bytes=kept_bytes), torch.cat(places)
+        packed = self._pack(micro_batch)
         if not packed.tokens:
-            return dict.fromkeys(names, packed.temperature) if self._ranks is None else self._idle_pass(names)
+            nothing = dict.fromkeys(names, packed.temperature) if self._ranks is None else self._idle_pass(names)
+            return nothing, packed.places
         self.tokens_forwarded += packed.tokens
-        computed: dict[str, torch.Tensor] = self.model(packed, names, kept_bytes=self.settings.kept_logits_bytes)
-        return computed
+        computed: dict[str, torch.Tensor] = self.model(packed, names, kept_bytes=kept_bytes)
+        return computed, packed.places
+
+    def _parts(self, micro_batch: DataProto) -> list[tuple[PackedBatch, torch.Tensor]]:
+        """What each thread computes, with places in the micro-batch; nothing where threads are not worth it."""
+        lengths = forward_lengths(micro_batch).tolist()
+        count = min(self._threads.count if self._threads else 1, sum(lengths) // _TOKENS_WORTH_A_THREAD)
+        if count < 2:
+            return []
+        responses, parts = micro_batch.batch.ragged("responses"), []
+        for rows in shares(micro_batch.batch.ragged("prompts"), lengths, count):
+            part = micro_batch.select_idxs(rows)
+            packed = self._pack(part)
+            parts.append((packed, places_in(responses, part, rows)[packed.places]))
+        return parts
 
     def optimizer_zero_grad(self) -> None:
         self.optimization.zero_grad()

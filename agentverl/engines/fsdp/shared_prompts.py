@@ -63,6 +63,16 @@ def schedule(prompts: Ragged, lengths: Sequence[int], limits: MicroBatchSettings
     return [sorted(rows) for rows in scheduled]
 
 
+def shares(prompts: Ragged, lengths: Sequence[int], count: int) -> list[list[int]]:
+    """The rows (B) that a forward pass has to see, dealt out to at most `count` passes of about as many tokens."""
+    found = families(prompts, lengths)
+    share = -(-sum(family.tokens(lengths) for family in found) // count)
+    units = [unit for family in found for unit in _units(family, lengths, share)]
+    tokens = [unit.tokens(lengths) for unit in units]
+    dealt = micro_batches(tokens, max_tokens=None, max_sequences=None, count_at_least=count)
+    return [sorted(row for number in numbers for row in units[number].rows) for numbers in dealt if numbers]
+
+
 def _units(family: Family, lengths: Sequence[int], max_tokens: int | None) -> list[Family]:
     """What is dealt out together: rows that share tokens, as far as they fit into one micro-batch."""
     units: list[Family] = []

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from agentverl.engines.fsdp.gradient_sum import GradientSum
 from agentverl.errors import BadInputError
 
 _SHARED_MEMORY = "/dev/shm"
@@ -30,16 +31,16 @@ class Weights:
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype, *, trained: bool, shared: bool = False) -> None:
         self.used = dict(model.named_parameters())
         self.masters: dict[str, torch.nn.Parameter] = {}
+        self._sums: dict[str, GradientSum] = {}
         for name, parameter in self.used.items():
             parameter.requires_grad_(trained)
+            self.masters[name] = parameter
             if parameter.dtype == dtype or not parameter.is_floating_point():
-                self.masters[name] = parameter
                 continue
             if trained:
                 self.masters[name] = torch.nn.Parameter(parameter.detach().clone())
-                parameter.register_post_accumulate_grad_hook(_GradientCollector(self.masters[name]))
+                GradientSum(self.masters[name]).take_from(parameter)
             parameter.data = parameter.data.to(dtype)
-            self.masters.setdefault(name, parameter)
         if shared:
             self._share()
 
@@ -55,6 +56,23 @@ class Weights:
             )
         for parameter in self.used.values():
             parameter.data.share_memory_()
+
+    def twins(self, part: int) -> dict[int, torch.nn.Parameter]:
+        """For the `id` of each parameter one over the same memory, whose gradients count as those of a part of a pass.
+
+        They are added to the weights' in the order of the parts, whichever come first; `end_pass` waits for no more.
+        """
+        twins = {}
+        for name, parameter in self.used.items():
+            twin = twins[id(parameter)] = torch.nn.Parameter(parameter.data, parameter.requires_grad)
+            if twin.requires_grad:
+                self._sums.setdefault(name, GradientSum(self.masters[name])).take_from(twin, part)
+        return twins
+
+    def end_pass(self) -> None:
+        """Add what was held back because a part before it has not come."""
+        for gradients in self._sums.values():
+            gradients.end_pass()
 
     def published(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every parameter once, as the forward pass uses it."""
@@ -77,19 +95,3 @@ class Weights:
             parameter.data = parameter.data.to(device)
             if parameter.grad is not None:
                 parameter.grad = parameter.grad.to(device)
-
-
-class _GradientCollector:
-    """Adds a gradient to that of the weight it belongs to, and drops it."""
-
-    def __init__(self, master: torch.nn.Parameter) -> None:
-        self._master = master
-
-    def __call__(self, parameter: torch.Tensor) -> None:
-        gradient, parameter.grad = parameter.grad, None
-        if gradient is None:
-            return
-        if self._master.grad is None:
-            self._master.grad = gradient.to(self._master.dtype)
-        else:
-            self._master.grad.add_(gradient)
