@@ -96,6 +96,7 @@ def tiny(plan: Plan, folder: Path) -> list[Case]:
     ours, ours_half = (contest.enter("agentverl", dtype, whole) for dtype in ("float32", "bfloat16"))
     contest.run(warm_ups=2)
     say_stages("tiny float32", ours, bare)
+    say_stages("tiny bfloat16 (the bare loop in float32)", ours_half, bare)
     print(f"tiny: TRL float32 without recomputation {rate(keeping):.0f} tokens/s")  # noqa: T201
     return [
         Case.of_rates("tiny float32 against TRL float32", rate(ours), rate(trl), "tokens/s", 1.4),
