@@ -56,16 +56,19 @@ class ThreadedPasses:
             with torch.set_grad_enabled(with_gradients):
                 return work()
 
-        # They end with their work, as OpenMP keeps a team of threads for each thread that computed (see `blocking`).
-        with ThreadPoolExecutor(len(works), "pass") as threads:
-            results = list(threads.map(alone, works))
-        torch.set_num_threads(self._cores)  # threads that start later take what any thread has set last
-        return results
+        try:
+            # They end with their work, as OpenMP keeps a team of threads for each thread that computed (see `blocking`).
+            with ThreadPoolExecutor(len(works), "pass") as threads:
+                return list(threads.map(alone, works))
+        finally:
+            torch.set_num_threads(self._cores)  # threads that start later take what any thread has set last
 
     def backward(self, outputs: Sequence[Sequence[torch.Tensor]], gradients: Sequence[Sequence[torch.Tensor]]) -> None:
         """Go back through the graph of each part."""
-        self.each([partial(_backward, *of_part) for of_part in zip(outputs, gradients, strict=True)])
-        self._weights.end_pass()
+        try:
+            self.each([partial(_backward, *of_part) for of_part in zip(outputs, gradients, strict=True)])
+        finally:
+            self._weights.end_pass()
 
 
 def _pass(model: PackedModel, packed: PackedBatch, names: Collection[str], kept_bytes: int) -> list[torch.Tensor]:
