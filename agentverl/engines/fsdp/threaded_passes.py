@@ -57,7 +57,7 @@ class ThreadedPasses:
                 return work()
 
         try:
-            # They end with their work, as OpenMP keeps a team of threads for each thread that computed (see `blocking`).
+            # They end with their work: OpenMP keeps a team of threads for each thread that computed (see `blocking`).
             with ThreadPoolExecutor(len(works), "pass") as threads:
                 return list(threads.map(alone, works))
         finally:
