@@ -42,7 +42,9 @@ def token_log_probs(
 
 def chunk_tokens(vocabulary: int) -> int:
     """Tokens worked on at once for a vocabulary of that size."""
-    return max(MIN_CHUNK_TOKENS, CHUNK_BYTES // (4 * vocabulary))
+    # A thread that computes alone works beside others, which hold as much.
+    fewest = MIN_CHUNK_TOKENS if torch.get_num_threads() > 1 else MIN_CHUNK_TOKENS // 2
+    return max(fewest, CHUNK_BYTES // (4 * vocabulary))
 
 
 class _Options:
