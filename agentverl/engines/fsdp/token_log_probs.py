@@ -1,6 +1,5 @@
 """Log-probabilities and entropies of tokens from hidden states, without ever holding all logits."""
 
-import threading
 from typing import Any
 
 import torch
@@ -9,9 +8,6 @@ CHUNK_BYTES = 8 * 2**20
 """Float32 logits worked on at once: small enough for a cache, and for the allocator to hand the block out again."""
 MIN_CHUNK_TOKENS = 256
 """Fewer tokens would read the output embedding too often."""
-
-_one_at_a_time = threading.Lock()
-"""A backward pass holds gradients of the whole output embedding: threads that train together take turns."""
 
 
 def token_log_probs(
@@ -99,31 +95,26 @@ class _TokenLogProbs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        with _one_at_a_time:
-            return _gradients(ctx, *gradients)
-
-
-def _gradients(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    hidden, weight, bias, labels, temperature, entropy, *kept = ctx.saved_tensors
-    step = chunk_tokens(weight.shape[0])
-    grad_log_probs, grad_entropy = (gradient / temperature for gradient in gradients)
-    grad_hidden = torch.empty_like(hidden)
-    grad_weight = torch.zeros_like(weight, dtype=torch.float32)
-    grad_bias = torch.zeros(weight.shape[0], device=weight.device)
-    for number, start in enumerate(range(0, hidden.shape[0], step)):
-        rows = slice(start, start + step)
-        log_softmax = kept[number] if kept else chunk_log_softmax(hidden[rows], weight, bias, temperature[rows])
-        slopes = grad_log_probs[rows, None], grad_entropy[rows, None] if ctx.with_entropy else None
-        grad_logits = _grad_logits(log_softmax, labels[rows, None], entropy[rows, None], slopes).to(hidden.dtype)
-        torch.mm(grad_logits, weight, out=grad_hidden[rows])
-        if weight.dtype == torch.float32:
-            grad_weight.addmm_(grad_logits.T, hidden[rows])
-        else:
-            grad_weight.add_(grad_logits.T @ hidden[rows])
-        if bias is not None:
-            grad_bias.add_(grad_logits.sum(0, dtype=torch.float32))
-    bias_gradient = None if bias is None else grad_bias.to(bias.dtype)
-    return grad_hidden, grad_weight.to(weight.dtype), bias_gradient, None, None, None
+        hidden, weight, bias, labels, temperature, entropy, *kept = ctx.saved_tensors
+        step = chunk_tokens(weight.shape[0])
+        grad_log_probs, grad_entropy = (gradient / temperature for gradient in gradients)
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+        grad_bias = torch.zeros(weight.shape[0], device=weight.device)
+        for number, start in enumerate(range(0, hidden.shape[0], step)):
+            rows = slice(start, start + step)
+            log_softmax = kept[number] if kept else chunk_log_softmax(hidden[rows], weight, bias, temperature[rows])
+            slopes = grad_log_probs[rows, None], grad_entropy[rows, None] if ctx.with_entropy else None
+            grad_logits = _grad_logits(log_softmax, labels[rows, None], entropy[rows, None], slopes).to(hidden.dtype)
+            torch.mm(grad_logits, weight, out=grad_hidden[rows])
+            if weight.dtype == torch.float32:
+                grad_weight.addmm_(grad_logits.T, hidden[rows])
+            else:
+                grad_weight.add_(grad_logits.T @ hidden[rows])
+            if bias is not None:
+                grad_bias.add_(grad_logits.sum(0, dtype=torch.float32))
+        bias_gradient = None if bias is None else grad_bias.to(bias.dtype)
+        return grad_hidden, grad_weight.to(weight.dtype), bias_gradient, None, None, None
 
 
 def _grad_logits(
