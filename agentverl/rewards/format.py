@@ -19,7 +19,7 @@ def _checked(pattern: str | None) -> str | None:
     return pattern
 
 
-def _check(tags: Sequence[str] = (), pattern: str | None = None) -> None:
+def _check(tags: Sequence[str], pattern: str | None) -> None:
     if not tags and pattern is None:
         raise ValueError("it needs tags or a pattern")
 

@@ -6,7 +6,7 @@ from agentverl.rewards.settings_check import settings_checked_by
 from agentverl.trajectory import AgentLoopOutput
 
 
-def _check_range(minimum: int = 0, maximum: int = 1000, falloff: int = 1000) -> None:
+def _check_range(minimum: int, maximum: int, falloff: int) -> None:
     if not 0 <= minimum <= maximum or falloff < 1:
         raise ValueError(
             f"minimum={minimum}, maximum={maximum}, falloff={falloff}: expected 0 <= minimum <= maximum, falloff >= 1"

@@ -5,7 +5,7 @@ from typing import Any
 from agentverl.rewards.settings_check import settings_checked_by
 
 
-def _check(ngram_size: int = 3, max_penalty: float = 1.0) -> None:
+def _check(ngram_size: int, max_penalty: float) -> None:
     if ngram_size < 1 or max_penalty < 0:
         raise ValueError(f"ngram_size={ngram_size}, max_penalty={max_penalty}: expected at least 1 and 0")
 

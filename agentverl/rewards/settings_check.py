@@ -11,7 +11,7 @@ _MARK = "agentverl_settings_check"
 def settings_checked_by(check: Callable[..., None]) -> Callable[[_Function], _Function]:
     """Mark a scorer whose settings `check` refuses with a ValueError; it is called before anything is scored.
 
-    Its parameters are some of the scorer's, with the same defaults.
+    Its parameters are some of the scorer's; what is not configured comes with the scorer's own default.
     """
 
     def mark(function: _Function) -> _Function:
@@ -29,4 +29,5 @@ def check_settings(function: Callable[..., Any], settings: Mapping[str, Any]) ->
     """
     check: Callable[..., None] | None = getattr(function, _MARK, None)
     if check is not None:
-        check(**{key: settings[key] for key in inspect.signature(check).parameters if key in settings})
+        own = inspect.signature(function).parameters
+        check(**{key: settings.get(key, own[key].default) for key in inspect.signature(check).parameters})
