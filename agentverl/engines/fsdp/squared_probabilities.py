@@ -20,5 +20,6 @@ def sum_pi_squared(
     with torch.no_grad():
         for start in range(0, hidden.shape[0], step):
             rows = slice(start, start + step)
-            sums[rows] = chunk_log_softmax(hidden[rows], weight, bias, temperature[rows]).mul_(2).exp_().sum(1)
+            log_softmax, _ = chunk_log_softmax(hidden[rows], weight, bias, temperature[rows])
+            sums[rows] = log_softmax.mul_(2).exp_().sum(1)
     return sums

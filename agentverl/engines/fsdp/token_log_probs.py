@@ -8,6 +8,8 @@ CHUNK_BYTES = 8 * 2**20
 """Float32 logits worked on at once: small enough for a cache, and for the allocator to hand the block out again."""
 MIN_CHUNK_TOKENS = 256
 """Fewer tokens would read the output embedding too often."""
+MIN_BLOCK_WORDS = 256
+"""Fewer words of the vocabulary would read the hidden states too often."""
 
 
 def token_log_probs(
@@ -54,17 +56,20 @@ class _Options:
 
 def chunk_log_softmax(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: torch.Tensor
-) -> torch.Tensor:
-    """log_softmax(logits / temperature), (n, V) float32.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """log_softmax(logits / temperature), (n, V) float32, and the largest logits (n).
 
     The largest logit is taken off before the division, whose rounding is then the smaller the likelier a token is.
     """
     logits = torch.nn.functional.linear(hidden, weight, bias).float()
-    logits.sub_(logits.amax(-1, keepdim=True)).div_(temperature[:, None])
-    return torch.log_softmax(logits, -1)
+    largest = logits.amax(-1)
+    logits.sub_(largest[:, None]).div_(temperature[:, None])
+    return torch.log_softmax(logits, -1), largest
 
 
 class _TokenLogProbs(torch.autograd.Function):
+    """Forward in chunks of tokens, backward in blocks of the vocabulary, where each gradient is one product."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -79,42 +84,43 @@ class _TokenLogProbs(torch.autograd.Function):
         step = chunk_tokens(vocabulary)
         keep = count * vocabulary * 4 <= options.kept_bytes
         log_probs = torch.empty(count, dtype=torch.float32, device=hidden.device)
-        entropy = torch.zeros_like(log_probs)
-        kept = []
+        entropy, normalizers, kept = torch.zeros_like(log_probs), torch.empty_like(log_probs), []
         for start in range(0, count, step):
             rows = slice(start, start + step)
-            log_softmax = chunk_log_softmax(hidden[rows], weight, bias, temperature[rows])
+            log_softmax, largest = chunk_log_softmax(hidden[rows], weight, bias, temperature[rows])
             log_probs[rows] = log_softmax.gather(1, labels[rows, None]).squeeze(1)
             if options.with_entropy:
                 entropy[rows] = -(log_softmax.exp() * log_softmax).sum(1)
             if keep:
                 kept.append(log_softmax)
-        ctx.save_for_backward(hidden, weight, bias, labels, temperature, entropy, *kept)
+            else:
+                normalizers[rows] = largest / temperature[rows] - log_softmax.amax(1)
+        whole = torch.cat(kept) if len(kept) > 1 else kept[0] if kept else None
+        ctx.save_for_backward(hidden, weight, bias, labels, temperature, entropy, normalizers, whole)
         ctx.with_entropy = options.with_entropy
         return log_probs, entropy
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, labels, temperature, entropy, *kept = ctx.saved_tensors
-        step = chunk_tokens(weight.shape[0])
-        grad_log_probs, grad_entropy = (gradient / temperature for gradient in gradients)
-        grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
-        grad_bias = torch.zeros(weight.shape[0], device=weight.device)
-        for number, start in enumerate(range(0, hidden.shape[0], step)):
-            rows = slice(start, start + step)
-            log_softmax = kept[number] if kept else chunk_log_softmax(hidden[rows], weight, bias, temperature[rows])
-            slopes = grad_log_probs[rows, None], grad_entropy[rows, None] if ctx.with_entropy else None
-            grad_logits = _grad_logits(log_softmax, labels[rows, None], entropy[rows, None], slopes).to(hidden.dtype)
-            torch.mm(grad_logits, weight, out=grad_hidden[rows])
-            if weight.dtype == torch.float32:
-                grad_weight.addmm_(grad_logits.T, hidden[rows])
+        hidden, weight, bias, labels, temperature, entropy, normalizers, kept = ctx.saved_tensors
+        slope, entropy_slope = ((gradient / temperature)[:, None] for gradient in gradients)
+        slopes = slope, entropy_slope if ctx.with_entropy else None
+        grad_hidden = torch.zeros_like(hidden, dtype=torch.float32)
+        grad_weight, grad_bias = torch.empty_like(weight), None if bias is None else torch.empty_like(bias)
+        step = max(MIN_BLOCK_WORDS, CHUNK_BYTES // (4 * max(1, len(hidden))))
+        for start in range(0, len(weight), step):
+            words = slice(start, start + step)
+            if kept is None:
+                logits = torch.nn.functional.linear(hidden, weight[words], None if bias is None else bias[words])
+                log_softmax = logits.float().div_(temperature[:, None]).sub_(normalizers[:, None])
             else:
-                grad_weight.add_(grad_logits.T @ hidden[rows])
-            if bias is not None:
-                grad_bias.add_(grad_logits.sum(0, dtype=torch.float32))
-        bias_gradient = None if bias is None else grad_bias.to(bias.dtype)
-        return grad_hidden, grad_weight.to(weight.dtype), bias_gradient, None, None, None
+                log_softmax = kept[:, words]
+            grad_logits = _grad_logits(log_softmax, labels - start, entropy[:, None], slopes).to(hidden.dtype)
+            grad_hidden.add_(grad_logits @ weight[words])
+            torch.mm(grad_logits.T, hidden, out=grad_weight[words])
+            if grad_bias is not None:
+                grad_bias[words] = grad_logits.sum(0, dtype=torch.float32)
+        return grad_hidden.to(hidden.dtype), grad_weight, grad_bias, None, None, None
 
 
 def _grad_logits(
@@ -123,9 +129,9 @@ def _grad_logits(
     entropy: torch.Tensor,
     slopes: tuple[torch.Tensor, torch.Tensor | None],
 ) -> torch.Tensor:
-    """The gradient of logits / temperature (n, V), from the slopes (n, 1) of log-probability and entropy.
+    """The gradient of logits / temperature of v words (n, v), from the slopes (n, 1) of log-probability and entropy.
 
-    Overwrites `log_softmax`.
+    Overwrites `log_softmax`; `labels` (n) count from the first of the words and may lie outside.
 
     With p the distribution, y the label and H the entropy: d log p(y) / dz = onehot(y) - p; dH / dz = -p (log p + H).
     """
@@ -134,4 +140,6 @@ def _grad_logits(
         gradient = log_softmax.exp_().mul_(-slope)
     else:
         gradient = log_softmax.add(entropy).mul_(entropy_slope).add_(slope).mul_(log_softmax.exp()).neg_()
-    return gradient.scatter_add_(1, labels, slope)
+    inside = ((labels >= 0) & (labels < gradient.shape[1])).nonzero().squeeze(1)
+    gradient[inside, labels[inside]] += slope[inside, 0]
+    return gradient
