@@ -1,8 +1,9 @@
-"""Calls that block (synchronous tools and rewards) leave the event loop: each in a counted daemon thread."""
+"""Calls that block (synchronous tools and rewards) leave the event loop: each has a daemon thread, and is counted."""
 
 import asyncio
 import concurrent.futures
 import itertools
+import queue
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +16,12 @@ inline = False
 
 MOST_ABANDONED = 512
 """Calls that nobody waits for any more and that still run; beyond them no further call is begun."""
+
+IDLE_SECONDS = 0.02
+"""How long a thread waits for its next call: calls come in bursts, and starting a thread takes longer than most of them.
+
+Not longer, because of what `in_passing_thread` says of threads that computed.
+"""
 
 _running: dict[int, str] = {}
 _abandoned: set[int] = set()
@@ -69,7 +76,7 @@ async def call(function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
             loop.call_soon_threadsafe(settle, result, error)
 
     _running[number] = name
-    threading.Thread(target=work, name=f"blocking-{number}-{name}", daemon=True).start()
+    _threads.run(work)
     try:
         return await future
     except asyncio.CancelledError:
@@ -77,6 +84,41 @@ async def call(function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
         if number not in _running:  # it has ended since, and may have looked before it was added
             _abandoned.discard(number)
         raise
+
+
+class _Threads:
+    """Daemon threads that do one work after the other, as many as there are works at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[queue.SimpleQueue[Callable[[], None]]] = []
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Let a thread that waits do it, else a new one."""
+        with self._lock:
+            inbox = self._idle.pop() if self._idle else None
+        if inbox is not None:
+            inbox.put(work)
+        else:
+            threading.Thread(target=self._serve, args=(work,), name="blocking", daemon=True).start()
+
+    def _serve(self, work: Callable[[], None]) -> None:
+        inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        while True:
+            work()
+            with self._lock:
+                self._idle.append(inbox)
+            try:
+                work = inbox.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                with self._lock:
+                    if inbox in self._idle:
+                        self._idle.remove(inbox)
+                        return
+                work = inbox.get()  # it was taken at the last moment
+
+
+_threads = _Threads()
 
 
 def _refuse_too_many() -> None:

@@ -58,7 +58,8 @@ class Ragged:
                 f"a ragged column takes values (N, ...) and offsets (B + 1), got shapes {tuple(values.shape)} and "
                 f"{tuple(offsets.shape)}"
             )
-        if int(offsets[0]) != 0 or int(offsets[-1]) != len(values) or bool((offsets.diff() < 0).any()):
+        numbers = offsets.cpu().numpy()
+        if numbers[0] != 0 or numbers[-1] != len(values) or (numbers[1:] < numbers[:-1]).any():
             raise BatchError(f"offsets must rise from 0 to the number of values {len(values)}, got {offsets.tolist()}")
         self.values = values
         self.offsets = offsets
@@ -67,7 +68,9 @@ class Ragged:
     def from_lengths(cls, values: Tensor, lengths: Tensor | Sequence[int]) -> "Ragged":
         """Cut `values` (N, ...) into rows of the given lengths (B), whose sum is N."""
         lengths = torch.as_tensor(lengths, dtype=torch.int64, device=values.device)
-        return cls(values, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+        offsets = lengths.new_zeros(len(lengths) + 1)
+        torch.cumsum(lengths, 0, out=offsets[1:])
+        return cls(values, offsets)
 
     @classmethod
     def from_list(

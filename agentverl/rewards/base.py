@@ -40,14 +40,15 @@ class RewardInput:
         judged = [output for output in outputs if output.role == "main"] or list(outputs)
         messages = judged[-1].messages if judged else []
         reward_model = row.get("reward_model") or {}
+        written = policy_text(judged, decode)
         return cls(
             data_source=str(row.get("data_source", "")),
-            solution_str=policy_text(judged, decode),
+            solution_str=written,
             ground_truth=reward_model.get("ground_truth"),
             extra_info=dict(row.get("extra_info") or {}),
             messages=messages,
             final_message=final_answer(messages),
-            full_text=decode(judged[-1].response_ids) if judged else "",
+            full_text=written if _has_one_text(judged) else decode(judged[-1].response_ids),
             trajectory=list(outputs),
         )
 
@@ -139,6 +140,11 @@ def final_answer(messages: Sequence[Message]) -> str:
     """The text of the last message where it is an assistant's and calls no tool, else nothing."""
     last = messages[-1] if messages else {}
     return text_of(last) if last.get("role") == "assistant" and not last.get("tool_calls") else ""
+
+
+def _has_one_text(outputs: Sequence[AgentLoopOutput]) -> bool:
+    """Whether the last response is all that the policy wrote, and nothing else is in it."""
+    return not outputs or (len(outputs) == 1 and all(outputs[0].response_mask))
 
 
 def policy_text(outputs: Sequence[AgentLoopOutput], decode: Decode) -> str:
