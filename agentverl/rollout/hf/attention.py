@@ -107,9 +107,11 @@ def slot_attention(
         rows = slice(segment.first, segment.last)
         keys, values = key[rows, :, : segment.keys], value[rows, :, : segment.keys]
         queries = query[0, :, segment.start : segment.stop]
-        if softcap is not None or s_aux is not None or _is_faster_explicit(segment, query):
+        if softcap is not None or s_aux is not None:
             bias = segment.mask(sliding_window, query)
             outputs.append(_explicit(queries, keys, values, bias, _Scores(scaling, softcap, s_aux)))
+        elif _is_faster_in_products(segment, query):
+            outputs.append(_decode_in_products(queries, keys, values, segment.mask(sliding_window, query), scaling))
         elif segment.queries == 1:
             outputs.append(_decode(queries, keys, values, segment.mask(sliding_window, query), scaling))
         else:
@@ -117,9 +119,27 @@ def slot_attention(
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).unsqueeze(0).to(dtype), None
 
 
-def _is_faster_explicit(segment: Segment, query: torch.Tensor) -> bool:
+def _is_faster_in_products(segment: Segment, query: torch.Tensor) -> bool:
     """Whether matrix products and a softmax beat the fused kernel, which is slow for single float32 queries on CPUs."""
     return segment.queries == 1 and query.dtype == torch.float32 and query.device.type == "cpu"
+
+
+def _decode_in_products(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None, scale: float | None
+) -> torch.Tensor:
+    # The heads of a group take the place of query positions, so keys and values are never repeated.
+    rows, key_heads, keys, size = key.shape
+    grouped = query.transpose(0, 1).reshape(rows * key_heads, -1, size)
+    start, share = (grouped.new_empty(1, 1, 1), 0) if bias is None else (bias.expand(-1, key_heads, 1, -1), 1)
+    scores = torch.baddbmm(
+        start.reshape(-1, 1, start.shape[-1]),
+        grouped,
+        key.reshape(-1, keys, size).transpose(1, 2),
+        beta=share,
+        alpha=size**-0.5 if scale is None else scale,
+    )
+    output = torch.bmm(torch.softmax(scores, -1), value.reshape(-1, keys, value.shape[-1]))
+    return output.view(rows, -1, value.shape[-1])
 
 
 def _decode(

@@ -10,7 +10,7 @@ import torch
 from agentverl.rollout.hf.kept import KeptCaches
 from agentverl.rollout.hf.kv_pool import KVPool
 from agentverl.rollout.hf.model import ServedModel
-from agentverl.rollout.hf.planning import plan, runs
+from agentverl.rollout.hf.planning import Step, plan, runs
 from agentverl.rollout.hf.queue import RoundQueue, WaitingQueue
 from agentverl.rollout.hf.requests import Request, model_failure
 from agentverl.rollout.hf.rows import Rows
@@ -135,8 +135,9 @@ class Engine:
         if step.read > step.sampled:
             rows.computed[step.sampled] += np.count_nonzero(step.rows == step.sampled)
         if step.sampled:
-            draw = rows.draw(step.sampled).to(self.model.device)
-            tokens, log_probs = sample(logits, draw)
+            if twins := self._admit_twins(step):
+                logits = logits[[*range(step.sampled), *twins]]
+            tokens, log_probs = sample(logits, rows.draw(len(logits)).to(self.model.device))
             rows.append(tokens.cpu().numpy(), log_probs.cpu().numpy())
             self._end_rows()
 
@@ -227,6 +228,25 @@ class Engine:
             row = rows.add(self._queue.pop(place))
             self._restore(row, request)
 
+    def _admit_twins(self, step: Step) -> list[int]:
+        """Admit requests whose ids a row has just been read to the end of; gives that row for each.
+
+        Samples of one prompt so begin together, and rows of one length need no mask.
+        """
+        rows = self._rows
+        read = range(rows.decoding, step.sampled) if step.sampled == len(rows) else range(0)
+        ready, twins = self._queue.ready(self._kept.open_leases, len(rows)), []
+        while read and ready and len(rows) < self._settings.max_num_seqs:
+            request = ready[0]
+            twin = None if self._kept.holds(request.request_id) else rows.find(request.ids, read)
+            if twin is None or not self._reserve(len(rows) + len(ready), len(rows) + 1, rows.longest):
+                break
+            row = rows.add(self._queue.pop(0))
+            self._pool.move(twin, row, len(request.ids))
+            self._begin(row, request, computed=len(request.ids))
+            twins.append(twin)
+        return twins
+
     def _others_read_for(self, request: Request) -> bool:
         """Whether rows that are read in the next step begin as this request does, so that it better waits for them."""
         rows = self._rows
@@ -245,9 +265,13 @@ class Engine:
             rows.computed[row] = found[1]
         if len(request.ids) - rows.computed[row] > _WORTH_SHARING:
             self._share(row, request)
+        self._begin(row, request, computed=int(rows.computed[row]))
+
+    def _begin(self, row: int, request: Request, *, computed: int) -> None:
+        self._rows.computed[row] = computed
         request.leave_queue()
         if request.cached is None:
-            request.cached = int(self._rows.computed[row])
+            request.cached = computed
 
     def _share(self, row: int, request: Request) -> None:
         rows = self._rows

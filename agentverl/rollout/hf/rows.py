@@ -3,6 +3,7 @@
 The first `decoding` rows wait for one token only; behind them stand the rows whose prompt is still being read.
 """
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -74,6 +75,12 @@ class Rows:
         equal = self.ids[:rows, :count] == ids[:count]
         shared = np.where(equal.all(axis=1), count, equal.argmin(axis=1)) if count else np.zeros(rows, np.int64)
         return np.minimum(shared, self.length[:rows])
+
+    def find(self, ids: Ids, rows: Iterable[int]) -> int | None:
+        """The first of some rows that holds just these ids."""
+        count = len(ids)
+        alike = (row for row in rows if self.length[row] == count and np.array_equal(self.ids[row, :count], ids))
+        return next(alike, None)
 
     def draw(self, count: int) -> Draw:
         """How the first `count` rows are sampled next."""
