@@ -7,6 +7,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -18,7 +19,7 @@ MOST_ABANDONED = 512
 """Calls that nobody waits for any more and that still run; beyond them no further call is begun."""
 
 IDLE_SECONDS = 0.02
-"""How long a thread waits for its next call: calls come in bursts, and starting a thread takes longer than most of them.
+"""How long a thread waits for its next call: they come in bursts, and starting a thread takes longer than most of them.
 
 Not longer, because of what `in_passing_thread` says of threads that computed.
 """
@@ -58,7 +59,7 @@ async def call(function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
         else:
             future.set_result(result)
 
-    def work() -> None:
+    def work() -> Callable[[], None]:
         result: Any = None
         error: Exception | None = None
         try:
@@ -72,8 +73,7 @@ async def call(function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
         finally:
             _running.pop(number, None)
             _abandoned.discard(number)
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, error)
+        return partial(_report, loop, settle, result, error)
 
     _running[number] = name
     _threads.run(work)
@@ -86,14 +86,23 @@ async def call(function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
         raise
 
 
+def _report(loop: asyncio.AbstractEventLoop, settle: Callable[..., None], *outcome: Any) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(settle, *outcome)
+
+
+Work = Callable[[], Callable[[], None]]
+"""Something to do, which gives what reports it."""
+
+
 class _Threads:
     """Daemon threads that do one work after the other, as many as there are works at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[queue.SimpleQueue[Callable[[], None]]] = []
+        self._idle: list[queue.SimpleQueue[Work]] = []
 
-    def run(self, work: Callable[[], None]) -> None:
+    def run(self, work: Work) -> None:
         """Let a thread that waits do it, else a new one."""
         with self._lock:
             inbox = self._idle.pop() if self._idle else None
@@ -102,12 +111,14 @@ class _Threads:
         else:
             threading.Thread(target=self._serve, args=(work,), name="blocking", daemon=True).start()
 
-    def _serve(self, work: Callable[[], None]) -> None:
-        inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    def _serve(self, work: Work) -> None:
+        inbox: queue.SimpleQueue[Work] = queue.SimpleQueue()
         while True:
-            work()
+            report = work()
             with self._lock:
-                self._idle.append(inbox)
+                self._idle.append(inbox)  # first, as who hears of the result may have the next call ready
+            report()
+            del work, report
             try:
                 work = inbox.get(timeout=IDLE_SECONDS)
             except queue.Empty:

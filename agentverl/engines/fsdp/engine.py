@@ -203,7 +203,7 @@ class FSDPEngine(BaseEngine):
     def _compute(self, micro_batch: DataProto, names: Sequence[str]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """What the model says about the predicted tokens (M), and where they stand among all response tokens (M)."""
         kept_bytes = self.settings.kept_logits_bytes
-        if self._threads is not None and (parts := self._parts(micro_batch)):
+        if self._threads is not None and (parts := self._parts(micro_batch, self._threads.count)):
             packed_parts, places = zip(*parts, strict=True)
             self.tokens_forwarded += sum(packed.tokens for packed in packed_parts)
             return self._threads(packed_parts, names, kept_bytes=kept_bytes), torch.cat(places)
@@ -215,10 +215,10 @@ class FSDPEngine(BaseEngine):
         computed: dict[str, torch.Tensor] = self.model(packed, names, kept_bytes=kept_bytes)
         return computed, packed.places
 
-    def _parts(self, micro_batch: DataProto) -> list[tuple[PackedBatch, torch.Tensor]]:
+    def _parts(self, micro_batch: DataProto, threads: int) -> list[tuple[PackedBatch, torch.Tensor]]:
         """What each thread computes, with places in the micro-batch; nothing where threads are not worth it."""
         lengths = forward_lengths(micro_batch).tolist()
-        count = min(self._threads.count if self._threads else 1, sum(lengths) // _TOKENS_WORTH_A_THREAD)
+        count = min(threads, sum(lengths) // _TOKENS_WORTH_A_THREAD)
         if count < 2:
             return []
         responses, parts = micro_batch.batch.ragged("responses"), []
