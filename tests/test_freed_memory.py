@@ -1,4 +1,4 @@
-"""Freed blocks stay with the process, and all threads share them."""
+"""Freed blocks stay with the process, and all threads share them; the largest go."""
 
 import subprocess
 import sys
@@ -9,11 +9,11 @@ PROGRAM = """
 import sys, threading
 import numpy as np, psutil
 from agentverl import freed_memory
-if sys.argv[1] == "keep":
-    freed_memory.keep()
+freed_memory.keep()
 before = psutil.Process().memory_info().rss
 def fill():
-    np.ones(8 * 2**20)  # 64 MiB, freed at once
+    for _ in range(4):
+        blocks = [np.ones(int(sys.argv[1]) * 2**17) for _ in range(4)]  # freed at once
 for _ in range(4):
     thread = threading.Thread(target=fill)
     thread.start(); thread.join()
@@ -21,12 +21,12 @@ print((psutil.Process().memory_info().rss - before) / 2**20)
 """
 
 
-def held_mebibytes(choice: str) -> float:
-    output = subprocess.run([sys.executable, "-c", PROGRAM, choice], capture_output=True, text=True, check=True).stdout
-    return float(output)
+def held_mebibytes(block_mebibytes: int) -> float:
+    program = [sys.executable, "-c", PROGRAM, str(block_mebibytes)]
+    return float(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc's allocator is told to keep memory")
-def test_a_freed_block_is_kept_once_for_all_threads() -> None:
-    assert held_mebibytes("default") < 32
-    assert 48 < held_mebibytes("keep") < 96
+def test_freed_blocks_are_kept_once_for_all_threads_unless_they_are_large() -> None:
+    assert 4 * 16 <= held_mebibytes(16) < 2 * 4 * 16
+    assert held_mebibytes(48) < 48
