@@ -24,13 +24,12 @@ class KeptSequence:
     @classmethod
     def of(cls, output: AgentLoopOutput) -> "KeptSequence":
         """Of a sequence with its tokens."""
-        mask = np.zeros(len(output.response_mask) + 2, np.int8)
-        mask[1:-1] = output.response_mask
+        mask = np.frombuffer(bytes([0, *output.response_mask, 0]), np.uint8)
         said = output.response_logprobs
         return cls(
             prompt_length=len(output.prompt_ids),
             response_length=len(output.response_ids),
-            sampled=np.flatnonzero(np.diff(mask)).reshape(-1, 2).astype(np.int32),
+            sampled=np.flatnonzero(mask[1:] != mask[:-1]).reshape(-1, 2).astype(np.int32),
             log_probs=None if said is None else np.array(said, np.float32),
         )
 

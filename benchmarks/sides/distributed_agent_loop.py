@@ -35,6 +35,7 @@ _PATIENCE_SECONDS = 120.0
 @dataclass(frozen=True, slots=True)
 class _Measured:
     cpu_seconds: float
+    own_seconds: float
     memory_bytes: float
     lags: list[float]
 
@@ -65,6 +66,7 @@ class _Runners:
         said = [self._thread.run(gauge.read()) for gauge in self._gauges]
         return _Measured(
             sum(one["cpu_seconds"] for one in said),
+            sum(one["own_seconds"] for one in said),
             sum(one["memory_bytes"] for one in said),
             [lag for one in said for lag in one["lags"]],
         )
@@ -86,15 +88,25 @@ class _Runners:
         """Play a few, so that what all share is there."""
         self._submit(Server(self.replies), _FEW).next_groups(_FEW)
 
-    def play(self) -> tuple[float, float, list[float]]:
+    def play(self) -> dict[str, Any]:
         """One round: CPU seconds a turn of the runners and of this process, and how late the runners' loops were."""
-        before, own = self.measure(), time.process_time()
+        before, process, own = self.measure(), time.process_time(), self._own_seconds()
         rollouts = self._submit(Server(self.replies), self._trajectories)
         groups = rollouts.next_groups(self._trajectories)
         after = self.measure()
         assert all(len(group.results) == 1 for group in groups), "a trajectory failed"
+        spent = {
+            "own_seconds": after.own_seconds - before.own_seconds + self._own_seconds() - own,
+            "runner_seconds": after.cpu_seconds - before.cpu_seconds,
+            "controller_seconds": time.process_time() - process,
+        }
         turns = self._trajectories * TURNS
-        return (after.cpu_seconds - before.cpu_seconds) / turns, (time.process_time() - own) / turns, after.lags
+        by_turn = {name: seconds / turns for name, seconds in spent.items()}
+        return {**by_turn, "lag_seconds": float(np.quantile(after.lags, 0.99))}
+
+    def _own_seconds(self) -> float:
+        """CPU seconds of this process's event loop and of this thread."""
+        return self._thread.run(_thread_seconds()) + time.thread_time()
 
     def wait(self) -> float:
         """Bytes of a trajectory that waits for its last turn, beyond its tokens."""
@@ -116,6 +128,10 @@ class _Runners:
         return (now.memory_bytes - before.memory_bytes - TOKEN_BYTES * tokens) / self._trajectories
 
 
+async def _thread_seconds() -> float:
+    return time.thread_time()
+
+
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
 connect(RayInit(num_cpus=4, include_dashboard=False, object_store_memory=200 * 2**20))
 runners = _Runners(sys.argv[1], int(sys.argv[2]))
@@ -125,13 +141,7 @@ waiting_bytes = runners.wait()
 
 
 def turn() -> dict[str, Any]:
-    runner_seconds, controller_seconds, lags = runners.play()
-    return {
-        "runner_seconds": runner_seconds,
-        "seconds": runner_seconds + controller_seconds,
-        "lag_seconds": float(np.quantile(lags, 0.99)),
-        "waiting_bytes": waiting_bytes,
-    }
+    return {**runners.play(), "waiting_bytes": waiting_bytes}
 
 
 try:

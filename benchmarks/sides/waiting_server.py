@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from typing import Any
 
+import library_time
 import psutil
 from agent_script import TOOL_FILE
 
@@ -75,9 +76,10 @@ class Gauge:
             _watching.append(asyncio.ensure_future(_watch()))
 
     async def read(self) -> dict[str, Any]:
-        """CPU seconds of this process so far, its memory, and how late the loop was."""
+        """CPU seconds so far, of all and of our own code on the event loop; memory, and how late the loop was."""
         return {
             "cpu_seconds": time.process_time(),
+            "own_seconds": time.thread_time() - library_time.seconds(),
             "memory_bytes": psutil.Process(os.getpid()).memory_full_info().uss,
             "lags": list(_LAGS),
         }
@@ -109,6 +111,7 @@ class MeasuredRunner(RunnerWorker):
 
 def make_runner(model: str, rank: int) -> EpisodeRunner:
     """tool_agent with the benchmark's tool."""
+    library_time.begin()
     parts = EpisodeParts(
         template=ChatTemplate(load_tokenizer(model)),
         parser=HermesToolParser(),
