@@ -101,6 +101,7 @@ class ActorRolloutRefWorker(TrainingWorker, ServingWorker):
                 optimizer=optimizer,
                 enable_gradient_checkpointing=config.model.enable_gradient_checkpointing,
                 train_micro_batch=micro_batch(config.actor.micro_batch_limit),
+                share_weights=self._lends_weights,
             )
             self._residence = Residence(self._actor, config.actor.fsdp_config, self._device)
         if self.run.needs_reference:
@@ -112,6 +113,12 @@ class ActorRolloutRefWorker(TrainingWorker, ServingWorker):
             self.config.model, self._folder, fsdp, self._device, infer_micro_batch=micro_batch(infer_limit), **more
         )
         return make_engine(self.config.actor.strategy, settings)
+
+    @property
+    def _lends_weights(self) -> bool:
+        """Whether servers of other processes read the weights where they are."""
+        rollout = self.config.rollout
+        return self._device == "cpu" and rollout.nnodes > 0 and rollout.checkpoint_engine.backend == "shared_memory"
 
     def _reference_fsdp(self) -> FSDPSettings:
         """The reference's section; `auto` computes as the actor does, or the KL would measure rounding."""

@@ -169,3 +169,17 @@ async def test_a_policy_that_is_only_sampled_from_serves_its_folder() -> None:
         assert len((await _one(group.replica())).token_ids) == 1
     finally:
         await group.stop_replica()
+
+
+@pytest.mark.parametrize(
+    ("nnodes", "backend", "lent"), [(1, "shared_memory", True), (1, "gloo", False), (0, "naive", False)]
+)
+def test_weights_lie_where_servers_of_other_processes_can_read_them(nnodes: int, backend: str, lent: bool) -> None:
+    rollout = {"nnodes": nnodes, "checkpoint_engine": {"backend": backend}}
+    settings = config()
+    whole = ActorRolloutRefSettings.model_validate(
+        settings.model_dump() | {"rollout": settings.rollout.model_dump() | rollout}
+    )
+    worker = ActorRolloutRefWorker(whole)
+    worker.init_model()
+    assert all(tensor.untyped_storage().is_shared() == lent for _, tensor in worker.actor.get_per_tensor_param())

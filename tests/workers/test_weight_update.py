@@ -3,6 +3,7 @@
 import asyncio
 import os
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,6 +96,15 @@ def test_a_server_elsewhere_samples_from_the_trained_weights(backend: str, share
         for name, master in engine.weights.masters.items():
             master.data.copy_(weights[name])
         torch.testing.assert_close(torch.tensor(log_probs), engine_log_probs(engine, token_ids), rtol=0, atol=1e-5)
+
+
+def test_weights_that_do_not_fit_into_shared_memory_stay_where_they_are(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
+    engine = trained_engine(True)
+    assert not any(tensor.untyped_storage().is_shared() for _, tensor in engine.get_per_tensor_param())
+    assert "--shm-size" in caplog.text
 
 
 async def refuse(address: str) -> tuple[str, int]:

@@ -1,5 +1,6 @@
 """The weights that the optimiser updates, beside their rounded copies that the forward pass uses."""
 
+import logging
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +9,9 @@ import torch
 from transformers import PreTrainedModel
 
 from agentverl.engines.fsdp.gradient_sum import GradientSum
-from agentverl.errors import BadInputError
 
-_SHARED_MEMORY = "/dev/shm"
+_SHARED_MEMORY = Path("/dev/shm")
+_log = logging.getLogger(__name__)
 
 
 class Weights:
@@ -22,10 +23,8 @@ class Weights:
     Args:
         dtype: of the computation.
         trained: whether there will be gradients.
-        shared: whether the weights of the forward pass lie in shared memory, where other processes can read them.
-
-    Raises:
-        BadInputError: there is too little shared memory.
+        shared: whether the weights of the forward pass lie in shared memory, where other processes can read them, as
+            far as there is enough of it.
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype, *, trained: bool, shared: bool = False) -> None:
@@ -46,14 +45,14 @@ class Weights:
 
     def _share(self) -> None:
         needed = sum(parameter.nbytes for parameter in self.used.values())
-        if not Path(_SHARED_MEMORY).is_dir():
-            raise BadInputError(f"this machine has no {_SHARED_MEMORY} to share weights in; set share_weights to false")
-        free = shutil.disk_usage(_SHARED_MEMORY).free
+        free = shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else 0
         if free < needed:
-            raise BadInputError(
-                f"the weights take {needed >> 20} MiB of shared memory and {_SHARED_MEMORY} has {free >> 20} MiB free; "
-                "give the container more (docker: --shm-size), or set rollout.checkpoint_engine.backend=gloo"
+            _log.warning(
+                "the weights take %d MiB of shared memory and %s has %d MiB free: they go through buckets, one copy "
+                "more than necessary; give the container more (docker: --shm-size)",
+                *(needed >> 20, _SHARED_MEMORY, free >> 20),
             )
+            return
         for parameter in self.used.values():
             parameter.data.share_memory_()
 
