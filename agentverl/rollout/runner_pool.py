@@ -3,9 +3,9 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Protocol
 
 from agentverl import blocking
 from agentverl.deadlines import OutOfTimeError, bounded
@@ -22,8 +22,17 @@ from agentverl.rollout.scoring import failure_of
 
 logger = logging.getLogger(__name__)
 
-Replace = Callable[[int], Awaitable[Player]]
-"""The player of a rank in a new process."""
+
+class Processes(Protocol):
+    """What runners run in."""
+
+    async def replace(self, rank: int) -> Player:
+        """The player of a rank in a new process; the old one ends, whatever it does."""
+        ...
+
+    async def end(self, rank: int) -> None:
+        """End the process of a rank, whatever it does."""
+        ...
 
 
 class RunnerPool:
@@ -32,12 +41,12 @@ class RunnerPool:
     Leases stay here, so that what a lost runner held is given back; its episodes are played again, with the same seeds.
 
     Args:
-        replace: starts a runner in the place of a lost one; without it, the others take over.
+        processes: where a runner is started in the place of a lost one; without them, the others take over.
     """
 
-    def __init__(self, players: Sequence[Player], replace: Replace | None = None) -> None:
+    def __init__(self, players: Sequence[Player], processes: Processes | None = None) -> None:
         self._seats = [RunnerSeat(rank, player) for rank, player in enumerate(players)]
-        self._replace = replace
+        self._processes = processes
         self._has_changed = asyncio.Event()
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -144,7 +153,7 @@ class RunnerPool:
     def _lose(self, seat: RunnerSeat, reason: str) -> None:
         if seat.is_lost:
             return
-        seat.is_expected = seat.lose() and self._replace is not None
+        seat.is_expected = seat.lose() and self._processes is not None
         logger.warning(
             "%s is lost; the %d episodes that it played are played again by the %d others, and %s: %s",
             seat.name,
@@ -157,19 +166,24 @@ class RunnerPool:
         for task in seat.attending:
             if task is not asyncio.current_task():
                 task.cancel()
-        if self._replace is not None and seat.is_expected:
-            self._keep(self._refill(seat, self._replace))
+        if self._processes is not None:
+            self._keep(self._refill(seat, self._processes))
 
-    async def _refill(self, lost: RunnerSeat, replace: Replace) -> None:
+    async def _refill(self, lost: RunnerSeat, processes: Processes) -> None:
         """Start another runner; one that does not start may have been sent to a machine that was lost as well."""
         try:
             while lost.is_expected:
                 try:
-                    self._seat_again(lost, await replace(lost.rank))
+                    self._seat_again(lost, await processes.replace(lost.rank))
+                    return
                 except Exception as error:  # whatever keeps it from starting, the run goes on with the others
                     lost.is_expected = lost.lose()
                     comes = "another one is started" if lost.is_expected else "it does not come back"
                     logger.warning("%s did not start, and %s: %s", lost.name, comes, error)
+            # It may only have been silent, and would go on with episodes that others play.
+            await processes.end(lost.rank)
+        except Exception as error:  # nobody waits for this
+            logger.warning("%s cannot be ended: %s", lost.name, error)
         finally:
             lost.is_expected = False
             self._has_changed.set()

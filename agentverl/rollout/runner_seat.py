@@ -1,17 +1,13 @@
 """A place for a runner of episodes, as the controller sees it: what it plays, what it is told, when it was lost."""
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 
 from agentverl.rollout.episode import EpisodeResult
+from agentverl.rollout.loss_history import LossHistory
 from agentverl.rollout.player import Ended, Letter, Player
 from agentverl.rollout.router import Lease
 from agentverl.single_controller.outcome import Failure
-
-_MOST_LOSSES = 3
-_LOSSES_WITHIN_SECONDS = 600.0
-"""One that is lost, or does not start, so often in so short a time is lost for good: what kills it would go on to."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +35,7 @@ class RunnerSeat:
     is_lost: bool = False
     is_expected: bool = False
     """Whether another runner is being started."""
-    losses: list[float] = field(default_factory=list)
+    losses: LossHistory = field(default_factory=LossHistory)
 
     @property
     def name(self) -> str:
@@ -72,7 +68,5 @@ class RunnerSeat:
 
     def lose(self) -> bool:
         """Count a loss; whether another runner may take the place."""
-        now = time.monotonic()
         self.is_lost = True
-        self.losses = [*(at for at in self.losses if now - at < _LOSSES_WITHIN_SECONDS), now]
-        return len(self.losses) < _MOST_LOSSES
+        return self.losses.note()

@@ -32,7 +32,7 @@ class LocalWorkerGroup(WorkerGroup):
     def __init__(self, worker_class: WorkerClass, num_workers: int = 1) -> None:
         super().__init__(worker_class.cls, num_workers)
         self._worker_class = worker_class
-        self._closed = False
+        self._ended: set[int] = set()
         self.workers: list[Any] = [self._make(rank) for rank in range(num_workers)]
 
     def _make(self, rank: int) -> Any:
@@ -61,14 +61,18 @@ class LocalWorkerGroup(WorkerGroup):
         return self._run(rank, name, getattr(self.workers[rank], name))
 
     def restart(self, rank: int) -> None:
-        self._run(rank, "close", self.workers[rank].close)
+        self.end_rank(rank)
         self.workers[rank] = self._make(rank)
+        self._ended.discard(rank)
+
+    def end_rank(self, rank: int) -> None:
+        if rank not in self._ended:
+            self._ended.add(rank)
+            self._run(rank, "close", self.workers[rank].close)
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            for worker in self.workers:
-                worker.close()
+        for rank in range(len(self.workers)):
+            self.end_rank(rank)
 
     def _run(self, rank: int, method: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:

@@ -137,6 +137,9 @@ class RayWorkerGroup(WorkerGroup):
     def restart(self, rank: int) -> None:
         self._hosts.restart(rank)
 
+    def end_rank(self, rank: int) -> None:
+        self._hosts.end_rank(rank)
+
     def close(self) -> None:
         self._hosts.close()
 

@@ -78,10 +78,14 @@ class RayHosts:
                 f"{self.options.name}: a rank is restarted by the program that started its group, before it closes it"
             )
         self._beginning.require_place(rank)
-        ray.kill(self.actors[rank])
+        self.end_rank(rank)
         self.names[rank] = self._beginning.name(rank)
         self.actors[rank] = self._beginning.actor(rank, self.names[rank])
         self._set_up([rank])
+
+    def end_rank(self, rank: int) -> None:
+        """Kill the process of a rank; one that is dead already stays so."""
+        ray.kill(self.actors[rank])
 
     def _set_up(self, ranks: Sequence[int]) -> None:
         assert self._beginning is not None

@@ -71,6 +71,10 @@ class WorkerGroup(ABC):
         """
 
     @abstractmethod
+    def end_rank(self, rank: int) -> None:
+        """End the worker of one rank, whatever it does; calls of it fail from then on, until it is restarted."""
+
+    @abstractmethod
     def close(self) -> None:
         """Close all workers; may be called twice."""
 

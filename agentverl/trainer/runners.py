@@ -46,7 +46,7 @@ def open_runner(
     closing.callback(lambda: thread.end(workers.end_on_all("stop_player"), "the runners' processes", _CLOSE_SECONDS))
     thread.run(workers.start_player())
     players = [workers.resident(rank, "player") for rank in range(workers.world_size)]
-    pool = RunnerPool(players, partial(_again, workers))
+    pool = RunnerPool(players, _Processes(workers))
     closing.callback(lambda: thread.end(prepared.reward.close(), "the reward manager", _CLOSE_SECONDS))
     closing.callback(lambda: thread.end(pool.close(), "the pool of runners", _CLOSE_SECONDS))
     thread.run(pool.open())
@@ -79,12 +79,20 @@ def _runner(
     return EpisodeRunner(runner_settings(settings), parts)
 
 
-async def _again(workers: WorkerGroup, rank: int) -> Player:
-    """The player of a rank whose process is lost, in a new one."""
-    await blocking.call(workers.restart, rank)
-    await workers.run_async(rank, "start_player", ((), {}))
-    player: Player = workers.resident(rank, "player")
-    return player
+class _Processes:
+    """Those of the ranks of a worker group."""
+
+    def __init__(self, workers: WorkerGroup) -> None:
+        self._workers = workers
+
+    async def replace(self, rank: int) -> Player:
+        await blocking.call(self._workers.restart, rank)
+        await self._workers.run_async(rank, "start_player", ((), {}))
+        player: Player = self._workers.resident(rank, "player")
+        return player
+
+    async def end(self, rank: int) -> None:
+        await blocking.call(self._workers.end_rank, rank)
 
 
 def _keeper(settings: Settings, tokenizer: Any, parser: ToolParser, journal: Journal) -> Keeper:

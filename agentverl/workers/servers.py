@@ -3,20 +3,17 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 
 from agentverl import blocking
 from agentverl.checkpoint_engine.seats import Seat
 from agentverl.errors import BadInputError, TrainingStoppedError
+from agentverl.rollout.loss_history import MOST_LOSSES, LossHistory
 from agentverl.rollout.replica import RolloutReplica
 from agentverl.rollout.router import Router
 from agentverl.single_controller.worker_group import WorkerGroup
 
 logger = logging.getLogger(__name__)
-
-_MOST_RESTARTS = 2
-"""Of one server; what kills it again would go on to."""
 
 
 class Servers(ABC):
@@ -73,7 +70,8 @@ class StandaloneServers(Servers):
         self._bucket_bytes = bucket_bytes
         self._trainers = trainers
         self._replicas: list[RolloutReplica] = []
-        self._restarts: Counter[int] = Counter()
+        self._losses = [LossHistory() for _ in range(group.world_size)]
+        self._given_up: set[int] = set()
         self._restarting: dict[int, asyncio.Future[None]] = {}
         self._seated: list[int] = []
         self._address = ""
@@ -90,7 +88,7 @@ class StandaloneServers(Servers):
             TrainingStoppedError: no server is left.
         """
         router.require_version(version)
-        for _ in range(len(self._replicas) * (1 + _MOST_RESTARTS)):
+        for _ in range(len(self._replicas) * MOST_LOSSES):
             ranks = await self._well(router)
             if not ranks and self._restarting:
                 await asyncio.wait(self._restarting.values(), return_when=asyncio.FIRST_COMPLETED)
@@ -122,12 +120,16 @@ class StandaloneServers(Servers):
         """The ranks whose servers answer; those of the others are started again."""
         ranks = []
         for rank, one in enumerate(self._replicas):
-            if one in router.known and rank not in self._restarting:
-                if await router.check(one):
-                    ranks.append(rank)
-                elif self._restarts[rank] < _MOST_RESTARTS:
-                    self._restarts[rank] += 1
-                    self._restarting[rank] = asyncio.ensure_future(self._restart(rank, router))
+            if one not in router.known or rank in self._restarting or rank in self._given_up:
+                continue
+            if await router.check(one):
+                ranks.append(rank)
+            elif self._losses[rank].note():
+                self._restarting[rank] = asyncio.ensure_future(self._restart(rank, router))
+            else:
+                self._given_up.add(rank)
+                logger.warning("rollout server %d was lost too often, and is not started again", rank)
+                await blocking.call(self.group.end_rank, rank)
         return ranks
 
     async def _restart(self, rank: int, router: Router) -> None:

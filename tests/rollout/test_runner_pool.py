@@ -94,6 +94,7 @@ class World:
         self.players = [self.make_player() for _ in range(2)]
         self.pool = RunnerPool(self.players)
         self.gate = Gate()
+        self.ended: list[int] = []
 
     async def play(self, sample: int) -> EpisodeResult:
         params = {"temperature": 1.0}
@@ -113,6 +114,9 @@ class World:
         self.players[rank] = self.make_player()
         return self.players[rank]
 
+    async def end(self, rank: int) -> None:
+        self.ended.append(rank)
+
     def has_another_than(self, lost: Player) -> bool:
         return self.players[0] is not lost and len(self.pool.playing) == 2
 
@@ -127,7 +131,7 @@ class World:
 @pytest.fixture
 async def replacing(template: ChatTemplate) -> Any:
     made = World(template)
-    made.pool = RunnerPool(made.players, made.replace)
+    made.pool = RunnerPool(made.players, made)
     await made.pool.open()
     yield made
     await made.pool.close()
@@ -391,7 +395,7 @@ async def test_a_runner_that_is_lost_again_and_again_stays_lost(replacing: World
         await replacing.until(partial(replacing.has_another_than, lost))
     replacing.players[0].dead.set()
     await replacing.until(lambda: len(replacing.pool.playing) == 1)
-    await asyncio.sleep(0.05)
+    await replacing.until(lambda: replacing.ended == [0])
     assert replacing.pool.playing == [0]
     assert not (await replacing.play(0)).failed
 

@@ -154,6 +154,19 @@ def test_a_closed_group_says_so(pool: RayResourcePool) -> None:
         group.same()
 
 
+def test_a_rank_that_was_ended_can_be_restarted_and_closed(pool: RayResourcePool) -> None:
+    group = started(pool)
+    before = group.process_id()
+    for _ in range(2):
+        group.end_rank(1)
+    with pytest.raises(WorkerDiedError):
+        group.same()
+    group.restart(1)
+    assert group.process_id()[1] != before[1]
+    group.end_rank(0)
+    group.close()
+
+
 def test_a_rank_that_is_lost_is_restarted_in_its_place(pool: RayResourcePool, tmp_path: Path) -> None:
     group = started(pool, tmp_path)
     before, names = group.process_id(), list(group.worker_names)

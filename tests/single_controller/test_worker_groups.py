@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 import re
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -65,6 +66,17 @@ def test_a_restarted_worker_is_closed_and_another_one_knows_its_rank_and_nothing
     workers.restart(1)
     assert [worker.closed for worker in before] == [False, True]
     assert [number for number, *_ in workers.same()] == [0, 11]
+
+
+def test_a_worker_that_was_ended_is_closed_once() -> None:
+    workers = cast(LocalWorkerGroup, group(2))
+    closed: list[int] = []
+    for rank, worker in enumerate(workers.workers):
+        worker.close = partial(closed.append, rank)
+    workers.end_rank(1)
+    workers.close()
+    workers.close()
+    assert closed == [1, 0]
 
 
 @given(st.integers(0, 7), st.integers(1, 4))

@@ -27,6 +27,7 @@ class FakeGroups:
         self.sent: list[Seat] = []
         self.addresses = 0
         self.restarted: list[int] = []
+        self.ended: list[int] = []
         self.cannot_start = False
 
     async def start_replica(self) -> None:
@@ -51,6 +52,9 @@ class FakeGroups:
             raise WorkerError("no room", rank, "")
         self.restarted.append(rank)
         self.replicas[rank] = self._replica()
+
+    def end_rank(self, rank: int) -> None:
+        self.ended.append(rank)
 
     def _replica(self) -> FakeReplica:
         return FakeReplica(cast(Any, byte_tokenizer()), lambda turn, chance: "", -1)
@@ -118,7 +122,7 @@ async def test_a_lost_server_is_started_again_and_back_with_the_next_weights() -
     await servers.update_weights(0, router)
     groups.replicas[1].lost = True
     await servers.update_weights(1, router)
-    await asyncio.wait(list(servers._restarting.values()))
+    await asyncio.gather(*servers._restarting.values())
     assert groups.restarted == [1]
     fresh = cast(RolloutReplica, groups.replicas[1])
     await router.check(fresh)
@@ -146,7 +150,16 @@ async def test_a_server_is_started_again_twice_and_no_more() -> None:
     groups.replicas[0].lost = True
     with pytest.raises(TrainingStoppedError, match="none of the 1 rollout servers"):
         await servers.update_weights(2, router)
-    assert groups.restarted == [0, 0]
+    assert (groups.restarted, groups.ended) == ([0, 0], [0])
+
+
+async def test_losses_of_long_ago_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentverl.rollout.loss_history.WITHIN_SECONDS", 0.0)
+    groups, servers, router = await started(1)
+    for version in range(5):
+        groups.replicas[0].lost = True
+        await servers.update_weights(version, router)
+    assert groups.restarted == [0] * 5
 
 
 async def test_without_a_server_the_run_stops() -> None:
