@@ -1,5 +1,6 @@
 """A controller as a Ray actor, so that it runs where the cluster is and ends with whoever started it."""
 
+import logging
 import os
 import pickle
 from collections.abc import Callable
@@ -16,6 +17,9 @@ from agentverl.single_controller.ray_call import RayCall
 Result = TypeVar("Result")
 _LOOK_SECONDS = 0.5
 _CALLS_AT_ONCE = 4
+_MORE_STARTS = 2
+
+logger = logging.getLogger(__name__)
 
 
 class TaskRunner:
@@ -42,11 +46,7 @@ def run_in_ray(program: Program[Result], interrupted: Callable[[], bool]) -> Res
         PluginError: the program does not pickle.
         Exception: what the program raised.
     """
-    runner = (
-        ray.remote(TaskRunner)
-        .options(name="task-runner", num_cpus=0, max_concurrency=_CALLS_AT_ONCE)
-        .remote(dumps(program, "the program"), str(Path.cwd()))
-    )
+    runner = _started(dumps(program, "the program"), interrupted)
     call = RayCall(runner.run.remote(), "the controller", 0, None)
     asked = False
     try:
@@ -58,3 +58,28 @@ def run_in_ray(program: Program[Result], interrupted: Callable[[], bool]) -> Res
         return result
     finally:
         ray.kill(runner)
+
+
+def _started(pickled: bytes, interrupted: Callable[[], bool]) -> Any:
+    """The actor; another one where it died before it was there: Ray sends some to a machine that was just lost."""
+    for is_last in (*(False,) * _MORE_STARTS, True):
+        runner = (
+            ray.remote(TaskRunner)
+            .options(name="task-runner", num_cpus=0, max_concurrency=_CALLS_AT_ONCE)
+            .remote(pickled, str(Path.cwd()))
+        )
+        ready = runner.__ray_ready__.remote()
+        while not ray.wait([ready], timeout=_LOOK_SECONDS)[0] and not interrupted():
+            pass
+        if is_last or interrupted() or not _is_lost(ready):
+            break
+        logger.warning("the controller was sent to a machine that is lost, and is started again")
+    return runner
+
+
+def _is_lost(ready: Any) -> bool:
+    try:
+        ray.get(ready)
+    except ray.exceptions.RayActorError as error:
+        return not error.actor_init_failed  # which another try would not help
+    return False
