@@ -4,7 +4,7 @@ import copy
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class ServedModel:
     cache_argument: str
     flat: FlatForward | None = None
     """The same forward pass with less between its operations, for two or more tokens."""
+    spare: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Memory for the next set of weights, by name."""
 
     def forward(self, step: Step, pool: KVPool) -> torch.Tensor:
         """Logits (S, V; float32) of the rows that the step samples; the pool then holds the step's keys and values."""
@@ -82,6 +84,7 @@ class ServedModel:
 
     def to(self, device: torch.device | str) -> None:
         """Move the weights."""
+        self.spare.clear()
         self.model.to(device)
 
 

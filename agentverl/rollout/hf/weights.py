@@ -31,7 +31,10 @@ def stage(model: ServedModel, weights: Iterable[tuple[str, torch.Tensor]]) -> di
                 f"new weights hold {name!r} of shape {tuple(tensor.shape)}, expected {tuple(target.shape)}; "
                 "the old ones keep serving"
             )
-        staged[name] = torch.empty(target.shape, dtype=target.dtype, device=target.device).copy_(tensor.detach())
+        memory = model.spare.pop(name, None)
+        if memory is None or memory.device != target.device:
+            memory = torch.empty(target.shape, dtype=target.dtype, device=target.device)
+        staged[name] = memory.copy_(tensor.detach())
     _require_complete(model, staged)
     return staged
 
@@ -49,15 +52,22 @@ def _require_complete(model: ServedModel, staged: dict[str, torch.Tensor]) -> No
 
 
 def apply(model: ServedModel, staged: dict[str, torch.Tensor]) -> None:
-    """Put a staged set in place; it must not be used afterwards."""
+    """Put a staged set in place; it must not be used afterwards.
+
+    On a CPU the memory of the old set is kept for the next one: new pages would take longer than all the copying.
+    """
     targets = {**model.buffers(), **model.parameters()}
     for name, tensor in staged.items():
+        target = targets[name]
+        if target.device.type == "cpu" and not _has_no_memory(target):
+            model.spare[name] = target.data
         # The model may have left its device, or come back to it, since the tensor was copied.
-        targets[name].data = tensor.to(targets[name].device)
+        target.data = tensor.to(target.device)
 
 
 def drop(model: ServedModel) -> None:
     """Give the memory of all parameters back; each keeps its shape, for the set that comes next."""
+    model.spare.clear()
     for parameter in model.parameters().values():
         parameter.data = torch.empty((), dtype=parameter.dtype, device=model.device).expand(parameter.shape)
 

@@ -150,3 +150,18 @@ async def test_tied_weights_are_dropped_and_come_back_once(serve: Serve) -> None
     names = llama.model.named_parameters(remove_duplicate=False)
     places = {name: replica._model.parameters()[name].data_ptr() for name, _ in names}
     assert len(set(places.values())) == len(dict(llama.model.named_parameters()))
+
+
+async def test_two_sets_of_memory_serve_all_updates_and_a_sleep_gives_them_back(
+    qwen2: Reference, other_qwen2: Reference, serve: Serve
+) -> None:
+    replica = await serve(qwen2)
+    seen = set()
+    for version, reference in enumerate((other_qwen2, qwen2, other_qwen2, qwen2), 1):
+        await replica.update_weights(reference.weights(), version)
+        seen.add(replica._model.model.get_output_embeddings().weight.data_ptr())
+    output = await generate(replica, "a", QUESTION, seed=0, **HOW)
+    assert output.log_probs == pytest.approx(qwen2.log_probs(QUESTION, output.token_ids), abs=1e-5)
+    assert len(seen) == 2
+    await replica.sleep(keep_weights=False)
+    assert not replica._model.spare
