@@ -2,11 +2,14 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import itertools
+import os
 import queue
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,6 +40,7 @@ def running() -> dict[int, str]:
 async def call(function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
     """Run a synchronous function off the event loop and await its result.
 
+    Threads are used again, so what a function sets for its thread (such as torch's gradient mode) it has to set back.
     A cancelled caller abandons the thread, which is a daemon and so never keeps the process alive; the default executor
     is not used because hung calls would fill it for everybody.
 
@@ -60,6 +64,7 @@ async def call(function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
             future.set_result(result)
 
     def work() -> Callable[[], None]:
+        threading.current_thread().name = f"blocking-{number}-{name}"
         result: Any = None
         error: Exception | None = None
         try:
@@ -87,7 +92,7 @@ async def call(function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
 
 
 def _report(loop: asyncio.AbstractEventLoop, settle: Callable[..., None], *outcome: Any) -> None:
-    if not loop.is_closed():
+    with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
         loop.call_soon_threadsafe(settle, *outcome)
 
 
@@ -114,7 +119,7 @@ class _Threads:
     def _serve(self, work: Work) -> None:
         inbox: queue.SimpleQueue[Work] = queue.SimpleQueue()
         while True:
-            report = work()
+            report = Context().run(work)
             with self._lock:
                 self._idle.append(inbox)  # first, as who hears of the result may have the next call ready
             report()
@@ -128,8 +133,13 @@ class _Threads:
                         return
                 work = inbox.get()  # it was taken at the last moment
 
+    def forget(self) -> None:
+        """Forget those that another process has, after a fork."""
+        self._lock, self._idle = threading.Lock(), []
+
 
 _threads = _Threads()
+os.register_at_fork(after_in_child=_threads.forget)
 
 
 def _refuse_too_many() -> None:

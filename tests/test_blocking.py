@@ -1,6 +1,7 @@
 """Synchronous work in threads: results, errors, and threads that are gone afterwards."""
 
 import asyncio
+import os
 import threading
 
 import pytest
@@ -45,3 +46,29 @@ async def test_no_call_is_lost_where_threads_are_about_to_end() -> None:
         assert await asyncio.wait_for(blocking.call(lambda value: value, number), 10) == number
         if number % 10 == 0:
             await asyncio.sleep(blocking.IDLE_SECONDS * (0.9 + number / 1000))
+
+
+def test_a_call_that_outlives_its_loop_does_not_keep_a_thread_from_others() -> None:
+    going_on = threading.Event()
+
+    async def leave_behind() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(blocking.call(going_on.wait, 10), 0.01)
+
+    async def ask_again() -> int:
+        return await asyncio.wait_for(blocking.call(lambda: 7), 10)
+
+    asyncio.run(leave_behind())
+    going_on.set()
+    assert [asyncio.run(ask_again()) for _ in range(20)] == [7] * 20
+
+
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    async def ask() -> int:
+        return await asyncio.wait_for(blocking.call(lambda: 7), 10)
+
+    asyncio.run(ask())
+    child = os.fork()
+    if child == 0:
+        os._exit(asyncio.run(ask()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

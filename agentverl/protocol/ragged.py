@@ -203,7 +203,8 @@ def _are_alike(rows: Sequence[Any]) -> TypeGuard[Sequence[np.ndarray]]:
     """Whether all are arrays of one type, which numpy puts together in a third of the time."""
     first = rows[0] if rows else None
     return isinstance(first, np.ndarray) and all(
-        isinstance(row, np.ndarray) and row.ndim > 0 and row.dtype == first.dtype for row in rows
+        isinstance(row, np.ndarray) and row.ndim and (row.dtype, row.shape[1:]) == (first.dtype, first.shape[1:])
+        for row in rows
     )
 
 

@@ -180,6 +180,7 @@ class RunnerPool:
                     lost.is_expected = lost.lose()
                     comes = "another one is started" if lost.is_expected else "it does not come back"
                     logger.warning("%s did not start, and %s: %s", lost.name, comes, error)
+            self._has_changed.set()
             # It may only have been silent, and would go on with episodes that others play.
             await processes.end(lost.rank)
         except Exception as error:  # nobody waits for this

@@ -8,7 +8,7 @@ from agentverl.single_controller.arguments import resolved
 from agentverl.single_controller.pending import Started
 from agentverl.single_controller.splitting import Arguments
 from agentverl.single_controller.worker import Place, WorkerClass
-from agentverl.single_controller.worker_errors import own_traceback, raised_on
+from agentverl.single_controller.worker_errors import WorkerDiedError, own_traceback, raised_on
 from agentverl.single_controller.worker_group import WorkerGroup
 
 
@@ -43,7 +43,7 @@ class LocalWorkerGroup(WorkerGroup):
     def start(self, rank: int, method: str, arguments: Arguments, *, returns: bool = True) -> Started:
         args, kwargs = resolved(arguments)
         try:
-            return _Ended(self._run(rank, method, getattr(self.workers[rank], method), *args, **kwargs))
+            return _Ended(self._run(rank, method, getattr(self._worker(rank), method), *args, **kwargs))
         except Exception as error:  # raised where the result is asked for, as with a worker elsewhere
             return _Ended(error=error)
 
@@ -52,13 +52,14 @@ class LocalWorkerGroup(WorkerGroup):
 
     async def run_async(self, rank: int, method: str, arguments: Arguments, *, returns: bool = True) -> Any:
         args, kwargs = resolved(arguments)
+        worker = self._worker(rank)
         try:
-            return await getattr(self.workers[rank], method)(*args, **kwargs)
+            return await getattr(worker, method)(*args, **kwargs)
         except Exception as error:
             raise self._reported(rank, method, error) from error.__cause__
 
     def resident(self, rank: int, name: str) -> Any:
-        return self._run(rank, name, getattr(self.workers[rank], name))
+        return self._run(rank, name, getattr(self._worker(rank), name))
 
     def restart(self, rank: int) -> None:
         self.end_rank(rank)
@@ -73,6 +74,11 @@ class LocalWorkerGroup(WorkerGroup):
     def close(self) -> None:
         for rank in range(len(self.workers)):
             self.end_rank(rank)
+
+    def _worker(self, rank: int) -> Any:
+        if rank in self._ended:
+            raise WorkerDiedError(f"{self._where(rank, 'worker')}: it was ended", rank, "")
+        return self.workers[rank]
 
     def _run(self, rank: int, method: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:

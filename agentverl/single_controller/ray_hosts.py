@@ -84,8 +84,9 @@ class RayHosts:
         self._set_up([rank])
 
     def end_rank(self, rank: int) -> None:
-        """Kill the process of a rank; one that is dead already stays so."""
-        ray.kill(self.actors[rank])
+        """Kill the process of a rank; one that is dead already stays so, and those of a closed group are."""
+        if self.actors:
+            ray.kill(self.actors[rank])
 
     def _set_up(self, ranks: Sequence[int]) -> None:
         assert self._beginning is not None

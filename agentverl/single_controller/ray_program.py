@@ -73,6 +73,7 @@ def _started(pickled: bytes, interrupted: Callable[[], bool]) -> Any:
             pass
         if is_last or interrupted() or not _is_lost(ready):
             break
+        ray.kill(runner)
         logger.warning("the controller was sent to a machine that is lost, and is started again")
     return runner
 
@@ -80,6 +81,6 @@ def _started(pickled: bytes, interrupted: Callable[[], bool]) -> Any:
 def _is_lost(ready: Any) -> bool:
     try:
         ray.get(ready)
-    except ray.exceptions.RayActorError as error:
-        return not error.actor_init_failed  # which another try would not help
+    except ray.exceptions.RayError as error:  # of all but a lost process whoever calls it is told
+        return isinstance(error, ray.exceptions.ActorDiedError) and not error.actor_init_failed
     return False

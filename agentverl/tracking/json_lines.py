@@ -16,7 +16,7 @@ _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_APP
 
 
 class JsonLines:
-    """Writes one file alone, a system call a record, so that what is written survives the process.
+    """Writes one file, a system call a record, so that what is written survives the process.
 
     Raises:
         OSError: the file cannot be opened; later, from `append`, that it cannot be written.
@@ -27,20 +27,18 @@ class JsonLines:
         self.path = path
         self._default = default
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._end = os.fstat(self._file).st_size
         self._torn = not _ends_with_newline(path)
 
     def append(self, record: Any) -> int:
         """Write one record, and say at which byte it begins; after a write that was cut short it has its own line."""
         line = dumped(record, self._default)
-        start = self._end + self._torn
+        start = os.fstat(self._file).st_size + self._torn
         if self._torn:
             line = b"\n" + line
         self._torn = True
         rest = memoryview(line)
         while rest:
-            written = os.write(self._file, rest)
-            self._end, rest = self._end + written, rest[written:]
+            rest = rest[os.write(self._file, rest) :]
         self._torn = False
         return start
 

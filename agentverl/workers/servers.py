@@ -71,7 +71,6 @@ class StandaloneServers(Servers):
         self._trainers = trainers
         self._replicas: list[RolloutReplica] = []
         self._losses = [LossHistory() for _ in range(group.world_size)]
-        self._given_up: set[int] = set()
         self._restarting: dict[int, asyncio.Future[None]] = {}
         self._seated: list[int] = []
         self._address = ""
@@ -120,17 +119,23 @@ class StandaloneServers(Servers):
         """The ranks whose servers answer; those of the others are started again."""
         ranks = []
         for rank, one in enumerate(self._replicas):
-            if one not in router.known or rank in self._restarting or rank in self._given_up:
+            if one not in router.known or rank in self._restarting:
                 continue
             if await router.check(one):
                 ranks.append(rank)
             elif self._losses[rank].note():
                 self._restarting[rank] = asyncio.ensure_future(self._restart(rank, router))
             else:
-                self._given_up.add(rank)
-                logger.warning("rollout server %d was lost too often, and is not started again", rank)
-                await blocking.call(self.group.end_rank, rank)
+                await self._give_up(rank, router)
         return ranks
+
+    async def _give_up(self, rank: int, router: Router) -> None:
+        logger.warning("rollout server %d was lost too often, and is not started again", rank)
+        router.remove(self._replicas[rank])
+        try:
+            await blocking.call(self.group.end_rank, rank)
+        except Exception as error:  # the others can serve all the same
+            logger.warning("rollout server %d cannot be ended: %s", rank, error)
 
     async def _restart(self, rank: int, router: Router) -> None:
         try:

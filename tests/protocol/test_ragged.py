@@ -109,3 +109,15 @@ def test_what_does_not_fit_is_refused() -> None:
         column[[0.5]]  # type: ignore[list-item]
     with pytest.raises(BatchError, match="single value"):
         Ragged.from_list([3])  # type: ignore[list-item]
+
+
+def test_empty_arrays_say_nothing_about_the_shape_of_others() -> None:
+    column = Ragged.from_list([np.zeros(0, np.int64), np.ones((2, 3), np.int64)])
+    assert (column.lengths.tolist(), column.values.shape) == ([0, 2], (2, 3))
+
+
+def test_arrays_become_rows_of_their_own_memory() -> None:
+    rows = [np.arange(3), np.arange(2)]
+    column = Ragged.from_list(rows)
+    rows[0][:] = 7
+    assert column[0].tolist() == [0, 1, 2]

@@ -165,6 +165,7 @@ def test_a_rank_that_was_ended_can_be_restarted_and_closed(pool: RayResourcePool
     assert group.process_id()[1] != before[1]
     group.end_rank(0)
     group.close()
+    group.end_rank(0)
 
 
 def test_a_rank_that_is_lost_is_restarted_in_its_place(pool: RayResourcePool, tmp_path: Path) -> None:

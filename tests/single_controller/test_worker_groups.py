@@ -74,6 +74,8 @@ def test_a_worker_that_was_ended_is_closed_once() -> None:
     for rank, worker in enumerate(workers.workers):
         worker.close = partial(closed.append, rank)
     workers.end_rank(1)
+    with pytest.raises(WorkerError, match="rank 1 of 2"):
+        workers.same()
     workers.close()
     workers.close()
     assert closed == [1, 0]

@@ -84,19 +84,19 @@ class _TokenLogProbs(torch.autograd.Function):
         step = chunk_tokens(vocabulary)
         keep = count * vocabulary * 4 <= options.kept_bytes
         log_probs = torch.empty(count, dtype=torch.float32, device=hidden.device)
-        entropy, normalizers, kept = torch.zeros_like(log_probs), torch.empty_like(log_probs), []
+        entropy, normalizers = torch.zeros_like(log_probs), torch.empty_like(log_probs)
+        kept = log_probs.new_empty(count, vocabulary) if keep else None
         for start in range(0, count, step):
             rows = slice(start, start + step)
             log_softmax, largest = chunk_log_softmax(hidden[rows], weight, bias, temperature[rows])
             log_probs[rows] = log_softmax.gather(1, labels[rows, None]).squeeze(1)
             if options.with_entropy:
                 entropy[rows] = -(log_softmax.exp() * log_softmax).sum(1)
-            if keep:
-                kept.append(log_softmax)
+            if kept is not None:
+                kept[rows] = log_softmax
             else:
                 normalizers[rows] = largest / temperature[rows] - log_softmax.amax(1)
-        whole = torch.cat(kept) if len(kept) > 1 else kept[0] if kept else None
-        ctx.save_for_backward(hidden, weight, bias, labels, temperature, entropy, normalizers, whole)
+        ctx.save_for_backward(hidden, weight, bias, labels, temperature, entropy, normalizers, kept)
         ctx.with_entropy = options.with_entropy
         return log_probs, entropy
 
@@ -140,6 +140,6 @@ def _grad_logits(
         gradient = log_softmax.exp_().mul_(-slope)
     else:
         gradient = log_softmax.add(entropy).mul_(entropy_slope).add_(slope).mul_(log_softmax.exp()).neg_()
-    inside = ((labels >= 0) & (labels < gradient.shape[1])).nonzero().squeeze(1)
-    gradient[inside, labels[inside]] += slope[inside, 0]
-    return gradient
+    last = gradient.shape[1] - 1
+    inside = (labels >= 0) & (labels <= last)
+    return gradient.scatter_add_(1, labels.clamp(0, last)[:, None], slope * inside[:, None])

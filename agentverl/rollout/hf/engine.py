@@ -222,8 +222,7 @@ class Engine:
             if self._others_read_for(request):
                 place += 1
                 continue
-            wanted = min(len(rows) + len(ready), self._settings.max_num_seqs)
-            if not self._reserve(wanted, len(rows) + 1, max(rows.longest, len(request.ids))):
+            if not self._reserve(len(rows) + len(ready), len(rows) + 1, max(rows.longest, len(request.ids))):
                 return
             row = rows.add(self._queue.pop(place))
             self._restore(row, request)
@@ -291,7 +290,8 @@ class Engine:
         if rows <= pool.slots and length <= pool.capacity:
             return True
         tight = _rounded(length)
-        slots = pool.slots if rows <= pool.slots else max(wanted, min(2 * pool.slots, self._settings.max_num_seqs))
+        most = min(max(wanted, 2 * pool.slots), self._settings.max_num_seqs)
+        slots = pool.slots if rows <= pool.slots else max(rows, most)
         capacity = pool.capacity if length <= pool.capacity else max(tight, 2 * pool.capacity)
         if not pool.slots:
             # As large as before its release, rather than growing there again by copies.

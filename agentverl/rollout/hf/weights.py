@@ -32,9 +32,10 @@ def stage(model: ServedModel, weights: Iterable[tuple[str, torch.Tensor]]) -> di
                 "the old ones keep serving"
             )
         memory = model.spare.pop(name, None)
-        if memory is None or memory.device != target.device:
+        if memory is None:
             memory = torch.empty(target.shape, dtype=target.dtype, device=target.device)
-        staged[name] = memory.copy_(tensor.detach())
+        with torch.inference_mode():
+            staged[name] = memory.copy_(tensor.detach())
     _require_complete(model, staged)
     return staged
 
@@ -59,7 +60,7 @@ def apply(model: ServedModel, staged: dict[str, torch.Tensor]) -> None:
     targets = {**model.buffers(), **model.parameters()}
     for name, tensor in staged.items():
         target = targets[name]
-        if target.device.type == "cpu" and not _has_no_memory(target):
+        if model.device.type == "cpu" and not _has_no_memory(target):
             model.spare[name] = target.data
         # The model may have left its device, or come back to it, since the tensor was copied.
         target.data = tensor.to(target.device)

@@ -136,6 +136,15 @@ async def test_samples_of_one_prompt_read_it_once(deterministic: bool, qwen2: Re
         assert output.log_probs == pytest.approx(qwen2.log_probs(prompt, output.token_ids), abs=1e-5)
 
 
+async def test_samples_of_one_prompt_get_no_more_rows_than_there_may_be(qwen2: Reference, serve: Serve) -> None:
+    replica = await serve(qwen2, max_num_seqs=4)
+    prompt = list(range(10, 50))
+    await generate(replica, "first", prompt[:5], seed=0, **HOW)
+    outputs = await asyncio.gather(*(generate(replica, str(seed), prompt, seed=seed, **HOW) for seed in range(30)))
+    assert len({tuple(output.token_ids) for output in outputs}) == 30
+    assert replica._engine._pool.slots == 4
+
+
 async def test_a_common_beginning_is_read_once(qwen2: Reference, serve: Serve) -> None:
     replica = await serve(qwen2, max_num_seqs=4)
     system = list(range(10, 40))

@@ -165,3 +165,14 @@ async def test_two_sets_of_memory_serve_all_updates_and_a_sleep_gives_them_back(
     assert len(seen) == 2
     await replica.sleep(keep_weights=False)
     assert not replica._model.spare
+
+
+async def test_memory_that_was_left_by_a_server_that_sleeps_takes_weights_too(qwen2: Reference, serve: Serve) -> None:
+    replica = await serve(qwen2)
+    for version in (1, 2, 3):
+        await replica.sleep(keep_weights=version != 2)
+        await replica.update_weights(qwen2.weights(), version)
+        await replica.update_weights(qwen2.weights(), version)
+        await replica.wake_up()
+    output = await generate(replica, "a", QUESTION, seed=0, **HOW)
+    assert output.log_probs == pytest.approx(qwen2.log_probs(QUESTION, output.token_ids), abs=1e-5)
