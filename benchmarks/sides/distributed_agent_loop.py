@@ -95,10 +95,11 @@ class _Runners:
         groups = rollouts.next_groups(self._trajectories)
         after = self.measure()
         assert all(len(group.results) == 1 for group in groups), "a trajectory failed"
+        runners = after.cpu_seconds - before.cpu_seconds
         spent = {
             "own_seconds": after.own_seconds - before.own_seconds + self._own_seconds() - own,
-            "runner_seconds": after.cpu_seconds - before.cpu_seconds,
-            "controller_seconds": time.process_time() - process,
+            "runner_seconds": runners,
+            "seconds": runners + time.process_time() - process,
         }
         turns = self._trajectories * TURNS
         by_turn = {name: seconds / turns for name, seconds in spent.items()}
