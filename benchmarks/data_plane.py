@@ -96,7 +96,7 @@ class Runner:
         """A trajectory by reference."""
         result = self._trajectory(number)
         self._keeper.keep(result)
-        return self._shipping.ready([result])[0]
+        return self._shipping.ready([result]).opened()[0]
 
     def put_bytes(self) -> int:
         """Bytes that were put into the store."""

@@ -1,5 +1,6 @@
 """Ragged: a column whose rows have lengths of their own, without padding."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeGuard, overload
 
@@ -94,7 +95,14 @@ class Ragged:
     def _from_arrays(cls, rows: Sequence[np.ndarray]) -> "Ragged":
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
-        return cls(torch.from_numpy(np.concatenate(rows)), torch.from_numpy(offsets))
+        return cls._cut(torch.from_numpy(np.concatenate(rows)), torch.from_numpy(offsets))
+
+    @classmethod
+    def _cut(cls, values: Tensor, offsets: Tensor) -> "Ragged":
+        """Of offsets that are known to cut `values`: looking at them takes longer than the rest for a single row."""
+        column = cls.__new__(cls)
+        column.values, column.offsets = values, offsets
+        return column
 
     @classmethod
     def from_padded(cls, padded: Tensor, lengths: Tensor | Sequence[int]) -> "Ragged":
@@ -110,9 +118,11 @@ class Ragged:
         """The rows of all columns, in order."""
         if not columns:
             raise BatchError("cannot concatenate an empty list of ragged columns")
-        return cls.from_lengths(
-            torch.cat([column.values for column in columns]), torch.cat([column.lengths for column in columns])
-        )
+        steps = torch.cat([column.offsets for column in columns]).diff()
+        between = torch.tensor([len(column) + 1 for column in columns[:-1]], dtype=torch.int64).cumsum(0) - 1
+        is_length = torch.ones(len(steps), dtype=torch.bool)
+        is_length[between] = False
+        return cls.from_lengths(torch.cat([column.values for column in columns]), steps[is_length.to(steps.device)])
 
     @property
     def lengths(self) -> Tensor:
@@ -153,6 +163,21 @@ class Ragged:
     def unbind(self) -> list[Tensor]:
         """The rows, as views."""
         return list(self.values.tensor_split(self.offsets[1:-1].cpu())) if len(self) else []
+
+    def parts(self, counts: Sequence[int]) -> "list[Ragged]":
+        """The rows in consecutive parts of so many, as views.
+
+        Raises:
+            BatchError: the counts do not sum to the number of rows.
+        """
+        if sum(counts) != len(self):
+            raise BatchError(f"parts of {list(counts)} rows, {sum(counts)} in all, are asked of {len(self)} rows")
+        starts = [0, *itertools.accumulate(counts)]
+        at = self.offsets[starts].tolist()
+        return [
+            Ragged._cut(self.values[at[number] : at[number + 1]], self.offsets[start : start + count + 1] - at[number])
+            for number, (start, count) in enumerate(zip(starts, counts, strict=False))
+        ]
 
     def to_padded(self, padding_value: float = 0, length: int | None = None) -> Tensor:
         """(B, T, ...), each row followed by `padding_value`; T is `length` or the longest row."""

@@ -1,12 +1,12 @@
 """Columns in Ray's object store: written once, read by any process, on one machine without a copy."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 
 from agentverl.errors import TrainingStoppedError
+from agentverl.protocol.bundle import Bundle
 from agentverl.protocol.column_store import ColumnStore, Stored
 
 _ANSWER_SECONDS = 10.0
@@ -20,7 +20,7 @@ class RayColumnStore(ColumnStore):
     """
 
     def put(self, columns: Sequence[Stored]) -> list[Hashable]:
-        reference, owner = ray.put(list(columns)), _this_actor()
+        reference, owner = ray.put(Bundle.of(columns)), _this_actor()
         return [_Part(reference, owner, number) for number in range(len(columns))]
 
     def holds(self, keys: Sequence[Hashable]) -> list[bool]:
@@ -32,7 +32,7 @@ class RayColumnStore(ColumnStore):
         # `ray.get` warns in the actors of workers, where it is called beside the event loop, not on it.
         futures = {reference: reference.future() for reference in dict.fromkeys(_part(key).reference for key in keys)}
         try:
-            found = {reference: future.result() for reference, future in futures.items()}
+            found = {reference: future.result().columns() for reference, future in futures.items()}
         except ray.exceptions.ObjectLostError as error:
             raise TrainingStoppedError(
                 "columns of the step are lost with the runner or the machine that held them: start the run again to go "
@@ -44,8 +44,7 @@ class RayColumnStore(ColumnStore):
         """Nothing: Ray forgets a column with the last of its keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """One of the columns that were put together."""
 
     reference: Any

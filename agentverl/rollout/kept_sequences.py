@@ -33,6 +33,10 @@ class KeptSequence:
             log_probs=None if said is None else np.array(said, np.float32),
         )
 
+    def __reduce__(self) -> tuple[type["KeptSequence"], tuple[Any, ...]]:
+        # The way of frozen dataclasses takes longer than all else that is said of a sequence.
+        return KeptSequence, (self.prompt_length, self.response_length, self.sampled, self.log_probs)
+
     def policy_turns(self, turns: list[Turn]) -> list[Turn]:
         """Those of the policy; a loop that names none took one for each run of sampled tokens."""
         named = [turn for turn in turns if turn.role == "assistant"]

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from agentverl.errors import InfrastructureError
 from agentverl.protocol.column_store import Block, ColumnStore, fetched
@@ -16,7 +16,7 @@ from agentverl.rollout.client import Gate
 from agentverl.rollout.episode import Episode, EpisodeResult
 from agentverl.rollout.replica import RolloutReplica
 from agentverl.rollout.runner import EpisodeRunner
-from agentverl.rollout.shipping import Shipping
+from agentverl.rollout.shipping import Parcel, Shipping
 from agentverl.single_controller.outcome import Failure, Outcome
 
 MOST_A_LETTER = 32
@@ -25,8 +25,7 @@ _GATHER_SECONDS = 0.02
 """How long a trajectory that ended waits for others to be sent with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """An episode to play, by the number that it is called by from then on."""
 
     number: int
@@ -34,8 +33,7 @@ class Order:
     replica: RolloutReplica
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(NamedTuple):
     """What an episode wants of its lease, which the controller holds."""
 
     number: int
@@ -45,8 +43,7 @@ class Wish:
     request_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """The server that a lease is on now, or why there is none."""
 
     wish: int
@@ -75,20 +72,27 @@ class Letter:
         yield from Letter(rest, self.cancelled).parts()
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What became of an order: an EpisodeResult without the row, which the controller has, or what was raised."""
+class Ended(NamedTuple):
+    """What became of an order: an EpisodeResult, or what was raised."""
 
     number: int
     outcome: Outcome | Failure
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """From a player to the controller."""
 
-    ended: list[Ended]
+    numbers: list[int]
+    """Of the orders whose results are in the parcel."""
+    parcel: Parcel
+    failures: list[Ended]
     wishes: list[Wish]
+
+    @property
+    def ended(self) -> list[Ended]:
+        """What became of orders."""
+        played = zip(self.numbers, self.parcel.opened(), strict=True)
+        return [*(Ended(number, Outcome(result)) for number, result in played), *self.failures]
 
 
 class Player:
@@ -125,13 +129,13 @@ class Player:
         await self._has_news.wait()
         if not self._wishes and len(self._ended) < MOST_A_LETTER:
             await asyncio.sleep(_GATHER_SECONDS)
-        reply = Reply(self._shipped(self._ended[:MOST_A_LETTER]), self._wishes)
+        reply = self._reply(self._ended[:MOST_A_LETTER], self._wishes)
         self._ended, self._wishes = self._ended[MOST_A_LETTER:], []
         if not self._ended:
             self._has_news.clear()
         return reply
 
-    async def judge(self, wholes: Sequence[Block]) -> list[EpisodeResult]:
+    async def judge(self, wholes: Sequence[Block]) -> Parcel:
         """Judge a prompt's trajectories, which any runner played."""
         columns = await asyncio.to_thread(fetched, wholes)
         results = [cast(EpisodeResult, columns[whole][0]) for whole in wholes]
@@ -154,14 +158,15 @@ class Player:
         self._ended.append(Ended(order.number, outcome))
         self._has_news.set()
 
-    def _shipped(self, ended: list[Ended]) -> list[Ended]:
-        """The same with references in place of tokens and images."""
+    def _reply(self, ended: list[Ended], wishes: list[Wish]) -> Reply:
+        """With references in place of tokens and images."""
         results = {one.number: one.outcome.value for one in ended if isinstance(one.outcome, Outcome)}
+        failures = [one for one in ended if isinstance(one.outcome, Failure)]
         try:
-            ready = dict(zip(results, self._shipping.ready(list(results.values())), strict=True))
+            return Reply(list(results), self._shipping.ready(list(results.values())), failures, wishes)
         except Exception as error:  # a store may be full, which whoever waits for the results has to hear
-            return [Ended(one.number, Failure.of(error)) for one in ended]
-        return [Ended(one.number, Outcome(ready[one.number])) if one.number in ready else one for one in ended]
+            lost = [Ended(number, Failure.of(error)) for number in results]
+            return Reply([], self._shipping.ready([]), failures + lost, wishes)
 
     def _forget(self, number: int, _: asyncio.Future[None]) -> None:
         del self._plays[number]

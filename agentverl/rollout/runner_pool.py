@@ -122,7 +122,7 @@ class RunnerPool:
             seat = await self._least_busy()
             seat.judges += 1
             try:
-                judged = await seat.player.judge([whole for whole in wholes if whole in there])
+                judged = (await seat.player.judge([whole for whole in wholes if whole in there])).opened()
             except InfrastructureError as error:
                 self._lose(seat, str(error))
             except TrainingStoppedError:

@@ -84,7 +84,7 @@ class Counting(MemoryColumnStore):
 def test_what_is_sent_to_the_controller_keeps_turns_and_loses_tokens() -> None:
     kept = result()
     Keeper().keep(kept)
-    (sent,) = Shipping(store := Counting()).ready([kept])
+    (sent,) = Shipping(store := Counting()).ready([kept]).opened()
     (sequence,) = sent.outputs
     assert (sequence.turns, sequence.version_spans) == (output().turns, output().version_spans)
     assert [*sequence.prompt_ids, *sequence.response_ids, *sequence.messages] == []
@@ -99,7 +99,19 @@ def test_trajectories_are_put_together_but_for_those_with_images() -> None:
         image = {"images": [b"pixels"]} if number == 3 else None
         one.outputs = [output(response_ids=[number] * 7, multi_modal_data=image)]
         Keeper().keep(one)
-    sent = shipping.ready(results)
+    sent = shipping.ready(results).opened()
     assert store.puts == [3 * 7, 3]
     values = resolve(assemble([Group(uid="", row={}, results=sent, failures=[])])).batch.ragged("responses")
     assert [row.tolist() for row in values] == [[number] * 7 for number in range(8)]
+
+
+def test_fields_that_do_not_pickle_travel_as_they_are() -> None:
+    kept, other = result(), result()
+    kept.outputs[0].extra_fields["call"] = lambda: 7
+    for one in (kept, other):
+        Keeper().keep(one)
+    parcel = Shipping(MemoryColumnStore()).ready([kept, other])
+    sent, _ = parcel.opened()
+    assert not isinstance(parcel.items, bytes)
+    assert sent.outputs[0].extra_fields["call"]() == 7
+    assert isinstance(Shipping(MemoryColumnStore()).ready([other]).items, bytes)

@@ -29,6 +29,7 @@ from agentverl.rollout.runner import EpisodeRunner
 from agentverl.rollout.runner_pool import RunnerPool
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.rollout.runner_worker import RunnerWorker
+from agentverl.rollout.shipping import Parcel
 from agentverl.settings.reward import RewardSettings
 from agentverl.single_controller.launcher import start_workers
 from agentverl.single_controller.outcome import Outcome
@@ -235,7 +236,7 @@ async def test_what_is_lost_while_its_group_is_judged_is_left_out(template: Chat
     class Late(MortalPlayer):
         tried = 0
 
-        async def judge(self, wholes: Sequence[Block]) -> list[EpisodeResult]:
+        async def judge(self, wholes: Sequence[Block]) -> Parcel:
             self.tried += 1
             if self.tried == 1:
                 drop_whole(results[2])
@@ -260,7 +261,7 @@ async def test_groups_are_judged_by_all_runners(template: ChatTemplate) -> None:
     class Counting(MortalPlayer):
         judging = most = 0
 
-        async def judge(self, wholes: Sequence[Block]) -> list[EpisodeResult]:
+        async def judge(self, wholes: Sequence[Block]) -> Parcel:
             self.judging += 1
             self.most = max(self.most, self.judging)
             await asyncio.sleep(0.05)
