@@ -13,6 +13,7 @@ from agent_script import QUESTIONS, script
 from turns import serve
 from waiting_server import MeasuredRunner, Server, make_runner
 
+from agentverl import garbage
 from agentverl.data.tokenizers import load_tokenizer
 from agentverl.loop_thread import LoopThread
 from agentverl.protocol.ray_column_store import RayColumnStore
@@ -137,6 +138,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).pare
 connect(RayInit(num_cpus=4, include_dashboard=False, object_store_memory=200 * 2**20))
 runners = _Runners(sys.argv[1], int(sys.argv[2]))
 runners.warm_up()
+garbage.leave_alone_what_is_there()  # as a run does when all is open
 # Later rounds use memory again that the first one left.
 waiting_bytes = runners.wait()
 
