@@ -7,6 +7,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import uvloop
+
 from agentverl.deadlines import left_behind
 from agentverl.stall_watch import StallWatch
 
@@ -22,12 +24,10 @@ class LoopThread:
     """
 
     def __init__(self, name: str = "rollouts", *, stall_seconds: float | None = 1.0) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
-        self._watch = None
-        if stall_seconds is not None and self._thread.ident is not None:
-            self._watch = StallWatch(self._thread.ident, stall_seconds)
+        self._watch = None if stall_seconds is None else StallWatch(self.loop, stall_seconds)
 
     def _work(self) -> None:
         asyncio.set_event_loop(self.loop)

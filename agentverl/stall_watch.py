@@ -1,5 +1,6 @@
 """Names in a warning the coroutine that blocks an event loop, on which everybody else then waits."""
 
+import asyncio
 import inspect
 import logging
 import sys
@@ -14,16 +15,20 @@ logger = logging.getLogger(__name__)
 
 
 class StallWatch:
-    """A thread that looks at the loop's thread from time to time: is it still in the same callback as before?
+    """A thread that knocks at a loop from time to time: where no answer comes, is it still in the same callback?
 
     Many short callbacks in a row are no stall, however long they take together. Each place that blocks is named once.
     """
 
-    def __init__(self, thread_ident: int, stall_seconds: float) -> None:
-        self._thread_ident = thread_ident
+    def __init__(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> None:
+        self._loop = loop
         self._stall_seconds = stall_seconds
         self._named: set[str] = set()
         self._stopped = threading.Event()
+        self._answered = threading.Event()
+        self._thread_ident: int | None = None
+        self._base: FrameType | None = None
+        """The frame that calls callbacks, of a loop that is not written in Python."""
         threading.Thread(target=self._watch, name="stall-watch", daemon=True).start()
 
     def stop(self) -> None:
@@ -31,13 +36,34 @@ class StallWatch:
 
     def _watch(self) -> None:
         callback, since = None, 0.0
+        self._answered.set()
         while not self._stopped.wait(self._stall_seconds / 4):
-            frame = sys._current_frames().get(self._thread_ident)
-            current = _callback(frame)
+            if self._answered.is_set():
+                callback = None
+                self._answered.clear()
+                try:
+                    self._loop.call_soon_threadsafe(self._answer)
+                except RuntimeError:  # the loop is closed
+                    return
+                continue
+            frame = sys._current_frames().get(self._thread_ident or 0)
+            current = self._callback(frame)
             if current is None or current is not callback:
                 callback, since = current, time.monotonic()
             elif time.monotonic() - since >= self._stall_seconds:
                 self._name(frame, time.monotonic() - since)
+
+    def _answer(self) -> None:
+        self._thread_ident, self._base = threading.get_ident(), sys._getframe().f_back
+        self._answered.set()
+
+    def _callback(self, frame: FrameType | None) -> FrameType | None:
+        """The outermost frame of the callback that the loop runs; None while the loop waits."""
+        while frame is not None and (caller := frame.f_back) is not None:
+            if caller is self._base or caller.f_code.co_qualname == "Handle._run":
+                return frame
+            frame = caller
+        return None
 
     def _name(self, frame: FrameType | None, seconds: float) -> None:
         place = _place(frame)
@@ -51,13 +77,6 @@ class StallWatch:
             seconds,
             "".join(traceback.format_stack(frame)[-6:]).rstrip(),
         )
-
-
-def _callback(frame: FrameType | None) -> FrameType | None:
-    """The frame in which the loop runs its current callback: a new one each time; None while the loop waits."""
-    while frame is not None and frame.f_code.co_qualname != "Handle._run":
-        frame = frame.f_back
-    return frame
 
 
 def _place(frame: FrameType | None) -> str | None:

@@ -1,6 +1,6 @@
 """A process that plays episodes; what only the controller can decide, such as another server, it asks for."""
 
-import threading
+import asyncio
 from collections.abc import Callable
 
 from agentverl import blocking, garbage
@@ -38,7 +38,7 @@ class RunnerWorker(Worker):
         self._runner = await blocking.call(self._make_runner, self.rank)
         await self._runner.setup()
         self._player = Player(self._runner, self._store)
-        self._watch = StallWatch(threading.get_ident(), 1.0)
+        self._watch = StallWatch(asyncio.get_running_loop(), 1.0)
         garbage.leave_alone_what_is_there()
         garbage.collect_in_small_steps()
 
