@@ -23,17 +23,22 @@ class JoinedTrajectories:
         self._batch = batch
         self.units = [sorted(rows, key=lambda row: fields["sequence_index"][row]) for rows in members.values()]
         """(U) the rows of the batch that each joined one is made of."""
+        responses = batch.batch.ragged("response_mask")
+        lengths = responses.lengths.tolist()
+        self._shape = len(self.units), max((sum(lengths[row] for row in rows) for rows in self.units), default=0)
+        shift = torch.tensor(self._first_cells(lengths), dtype=torch.int64) - responses.offsets[:-1]
+        self._cells = torch.arange(len(responses.values)) + torch.repeat_interleave(shift, responses.lengths)
+        """For each response token of the batch, its cell in a (U, T) matrix whose rows stand one after the other."""
 
     def column(self, name: str) -> torch.Tensor:
         """A ragged column of the batch, (U, T) padded with zeros."""
-        return self._joined(self._batch.batch.ragged(name)).to_padded()
+        return self._joined(self._batch.batch.ragged(name).values)
 
     def turns(self) -> torch.Tensor:
         """(U, T) the number of the policy's turn that a token belongs to, from 0; -1 for all other tokens."""
         column, first = self._batch.batch.ragged("turn_index"), self._first_turns()
         shift = torch.repeat_interleave(torch.tensor(first, dtype=column.values.dtype), column.lengths)
-        numbered = column.like(torch.where(column.values >= 0, column.values + shift, column.values))
-        return self._joined(numbered).to_padded(-1)
+        return self._joined(torch.where(column.values >= 0, column.values + shift, column.values), padding=-1)
 
     def of_each_turn(self, name: str) -> list[list[Any]]:
         """(U) lists, one entry for each of the policy's turns; the field has such a list for each row of the batch."""
@@ -46,15 +51,17 @@ class JoinedTrajectories:
 
     def split(self, padded: torch.Tensor) -> Ragged:
         """Rows (U, T) as a column of the batch again."""
-        like = self._batch.batch.ragged("response_mask")
-        split: list[torch.Tensor] = [like.values[:0]] * len(like)
-        lengths = like.lengths.tolist()
+        return self._batch.batch.ragged("response_mask").like(padded.reshape(-1)[self._cells])
+
+    def _first_cells(self, lengths: Sequence[int]) -> list[int]:
+        """(B) the cell of each row's first token."""
+        first = [0] * len(lengths)
         for unit, rows in enumerate(self.units):
-            start = 0
+            cell = unit * self._shape[1]
             for row in rows:
-                split[row] = padded[unit, start : start + lengths[row]]
-                start += lengths[row]
-        return Ragged.from_list(split, padded.dtype)
+                first[row] = cell
+                cell += lengths[row]
+        return first
 
     def _first_turns(self) -> list[int]:
         """(B) the number of each row's first turn within its trajectory and role."""
@@ -67,6 +74,7 @@ class JoinedTrajectories:
                 count += len(turns[row])
         return first
 
-    def _joined(self, column: Ragged) -> Ragged:
-        pieces = [torch.cat([column[row] for row in rows]) for rows in self.units]
-        return Ragged.from_list(pieces, column.values.dtype)
+    def _joined(self, values: torch.Tensor, *, padding: int = 0) -> torch.Tensor:
+        joined = values.new_full(self._shape, padding)
+        joined.view(-1)[self._cells] = values
+        return joined

@@ -24,4 +24,4 @@ def mini_batches(batch: DataProto, *, prompts: int, epochs: int, seed: int | Non
             ]
         for start in range(0, len(shuffled), prompts):
             rows = [row for uid in shuffled[start : start + prompts] for row in rows_of[uid]]
-            yield batch.select_idxs(rows)
+            yield batch.select() if rows == list(range(len(batch))) else batch.select_idxs(rows)

@@ -145,7 +145,8 @@ class FSDPEngine(BaseEngine):
                 if self._ranks is not None and not forward_only:
                     sum_gradients_over_ranks(self.model, self.settings.sharding, last=number == len(parts))
                 if rows:
-                    collected.add(self._forward_backward(data.select_idxs(rows), loss_function, names))
+                    micro_batch = data.select() if rows == list(range(len(data))) else data.select_idxs(rows)
+                    collected.add(self._forward_backward(micro_batch, loss_function, names))
                 else:
                     self._join_in(names)
         if self._ranks is None:
