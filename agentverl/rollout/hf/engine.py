@@ -51,6 +51,11 @@ class Engine:
         """Whether a step would do nothing."""
         return not self._rows and not self._queue.ready(self._kept.open_leases, 0)
 
+    @property
+    def expects_more(self) -> bool:
+        """Whether nothing runs, and there are trajectories that have not sent a request yet."""
+        return not self._rows and len(self._queue) < len(self._kept.open_leases)
+
     def counters(self) -> dict[str, Any]:
         return {
             "running": len(self._rows),
@@ -88,6 +93,14 @@ class Engine:
         """End the running requests with an error and forget all caches, which may be half written."""
         self._fail(self._rows.clear(), message, cause)
         self._drop_caches()
+
+    def prepare(self) -> None:
+        """Do now, while nothing runs, what the first step after new weights or a release would have to do."""
+        if self.weight_version >= 0:
+            self.model.make_copies()
+        slots, capacity = self._released
+        if not self._pool.slots:
+            self._reserve(slots, slots, capacity)
 
     def load(self, weights: dict[str, torch.Tensor], version: int) -> None:
         """Serve a complete new set of weights; running requests are read again under them."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,10 @@ from agentverl.rollout.hf.engine import Engine
 from agentverl.rollout.hf.requests import Answer, Request, model_failure
 
 Future = asyncio.Future[Any]
+
+_GATHER_SECONDS = 0.001
+"""How long an idle engine waits for a further request of the trajectories that are there."""
+_MOST_GATHERINGS = 10
 
 
 class Server:
@@ -32,6 +37,7 @@ class Server:
         self._answers: list[tuple[Future, Any]] = []
         self._holds: set[str] = set()
         self._stopping = False
+        self._gatherings = 0
         self._ended: str | None = "it was not started"
         self._thread: threading.Thread | None = None
 
@@ -135,9 +141,24 @@ class Server:
             self._commands.clear()
         for command in commands:
             command()
-        if self._may_step():
+        if self._may_step() and not self._gathers(bool(commands)):
             self._step()
         self._send()
+        if not self._holds and self.engine.idle:
+            with suppress(Exception):  # raised again in the step that needs it, where somebody hears of it
+                self.engine.prepare()
+        return True
+
+    def _gathers(self, has_news: bool) -> bool:
+        """Wait a moment where more requests are about to come: those that begin together end together.
+
+        It sleeps, so that whoever sends them need not wake it for each.
+        """
+        if not (has_news and self.engine.expects_more and self._gatherings < _MOST_GATHERINGS):
+            self._gatherings = 0
+            return False
+        self._gatherings += 1
+        time.sleep(_GATHER_SECONDS)
         return True
 
     def _may_step(self) -> bool:

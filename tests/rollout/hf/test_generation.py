@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentverl.rollout.hf import server
 from agentverl.rollout.hf.replica import HFReplica
 from agentverl.rollout.hf.settings import HFSettings
 from agentverl.trajectory import TokenOutput
@@ -50,6 +51,30 @@ async def test_greedy_answers_are_the_argmax_at_each_step(name: str, serve: Serv
     output = await generate(replica, "a", prompt, temperature=0, max_tokens=12, ignore_eos=True)
     assert output.token_ids == reference.most_likely(prompt, output.token_ids)
     assert output.log_probs == pytest.approx(reference.log_probs(prompt, output.token_ids), abs=1e-5)
+
+
+async def test_requests_of_trajectories_that_are_there_begin_together(
+    qwen2: Reference, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_GATHER_SECONDS", 0.5)
+    replica = await serve(qwen2)
+    names = [str(number) for number in range(4)]
+    for name in names:
+        await replica.open(name)
+    answers = []
+    for name in names:
+        await asyncio.sleep(0.01)
+        answers.append(asyncio.create_task(generate(replica, name, [5, 6, 7], ignore_eos=True, max_tokens=6)))
+    await asyncio.gather(*answers)
+    assert (await replica.health())["steps"] == 6
+
+
+async def test_a_trajectory_without_a_request_holds_no_other_up(qwen2: Reference, serve: Serve) -> None:
+    replica = await serve(qwen2)
+    await replica.open("busy elsewhere")
+    await replica.open("here")
+    answer = await generate(replica, "here", [5, 6, 7], ignore_eos=True, max_tokens=6)
+    assert len(answer.token_ids) == 6
 
 
 REQUESTS = st.lists(
