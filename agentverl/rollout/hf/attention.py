@@ -17,6 +17,8 @@ NAME = "agentverl_slots"
 
 Masks = dict[int | None, torch.Tensor | None]
 
+_NOTHING = torch.zeros(1, 1, 1)
+
 
 @dataclass(slots=True)
 class Segment:
@@ -130,12 +132,11 @@ def _decode_in_products(
     # The heads of a group take the place of query positions, so keys and values are never repeated.
     rows, key_heads, keys, size = key.shape
     grouped = query.transpose(0, 1).reshape(rows * key_heads, -1, size)
-    start, share = (grouped.new_empty(1, 1, 1), 0) if bias is None else (bias.expand(-1, key_heads, 1, -1), 1)
     scores = torch.baddbmm(
-        start.reshape(-1, 1, start.shape[-1]),
+        _NOTHING if bias is None else bias.expand(-1, key_heads, 1, -1).reshape(-1, 1, keys),
         grouped,
         key.reshape(-1, keys, size).transpose(1, 2),
-        beta=share,
+        beta=0 if bias is None else 1,
         alpha=size**-0.5 if scale is None else scale,
     )
     output = torch.bmm(torch.softmax(scores, -1), value.reshape(-1, keys, value.shape[-1]))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from agentverl.rollout.hf.kept import KeptCaches
@@ -150,9 +151,11 @@ class Engine:
         if step.sampled:
             if twins := self._admit_twins(step):
                 logits = logits[[*range(step.sampled), *twins]]
-            tokens, log_probs = sample(logits, rows.draw(len(logits)).to(self.model.device))
-            rows.append(tokens.cpu().numpy(), log_probs.cpu().numpy())
-            self._end_rows()
+            tokens, log_probs = (
+                sampled.cpu().numpy() for sampled in sample(logits, rows.draw(len(logits), self.model.device))
+            )
+            rows.append(tokens, log_probs)
+            self._end_rows(~np.isfinite(log_probs))
 
     def _runs(self) -> list[int]:
         rows = self._rows
@@ -169,18 +172,17 @@ class Engine:
         self._run_ends = ends
         return ends
 
-    def _end_rows(self) -> None:
+    def _end_rows(self, broken: npt.NDArray[np.bool_]) -> None:
         rows = self._rows
         count = rows.decoding
-        length = rows.length[:count]
-        last_log_probs = rows.log_probs[np.arange(count), length - 1]
-        broken = ~np.isfinite(last_log_probs)
         ended = rows.ended()
-        full = length >= rows.limit[:count]
-        done = ended | full | broken
-        for row, request in enumerate(rows.requests[:count]):
-            if request.stop is not None and request.stop.completed_by(self._last_answer_ids(row, request.stop.window)):
-                ended[row] = done[row] = True
+        for row in rows.company(count).stops:
+            stop = rows.requests[row].stop
+            if stop is not None and stop.completed_by(self._last_answer_ids(row, stop.window)):
+                ended[row] = True
+        done = ended | broken | (rows.length[:count] >= rows.limit[:count])
+        if not done.any():
+            return
         for row in np.flatnonzero(done)[::-1].tolist():
             if broken[row]:
                 self._fail([self._take_out(row)], "the model's logits are not finite; its weights may have diverged")

@@ -30,15 +30,15 @@ class Step:
 def plan(rows: Rows, run_ends: list[int], budget: int, device: torch.device) -> Step:
     """The next step: all decoding rows, in runs that end at `run_ends`, then prefills within `budget` tokens."""
     decoding = rows.decoding
-    length = rows.length[:decoding]
-    ids = [rows.ids[np.arange(decoding), length - 1]]
-    positions = [length - 1]
-    token_rows = [np.arange(decoding)]
+    numbers, last = rows.company(decoding).numbers, rows.length[:decoding] - 1
+    ids, positions, token_rows = [rows.ids[numbers, last]], [last], [numbers]
     segments = [
         _segment(rows, (start, end), (start, end), 1, device)
         for start, end in zip([0, *run_ends], run_ends, strict=False)
         if start < end <= decoding
     ]
+    if decoding == len(rows):
+        return Step(ids[0], numbers, last, segments, keep=None, sampled=decoding, read=decoding)
     counts = _prefills(rows, budget)
     for row, count in enumerate(counts, start=decoding):
         first = int(rows.computed[row])
@@ -48,7 +48,7 @@ def plan(rows: Rows, run_ends: list[int], budget: int, device: torch.device) -> 
     segments += _prefill_segments(rows, counts, device)
     read = decoding + len(counts)
     partly = bool(counts) and rows.computed[read - 1] + counts[-1] < rows.length[read - 1]
-    ends = np.concatenate([np.arange(decoding), decoding + np.cumsum(np.array(counts, np.int64)) - 1])
+    ends = np.concatenate([numbers, decoding + np.cumsum(np.array(counts, np.int64)) - 1])
     return Step(
         ids=np.concatenate(ids),
         rows=np.concatenate(token_rows),
@@ -96,6 +96,7 @@ def _prefill_segments(rows: Rows, counts: list[int], device: torch.device) -> li
 
 def _segment(rows: Rows, of: tuple[int, int], tokens: tuple[int, int], queries: int, device: torch.device) -> Segment:
     lengths = rows.computed[of[0] : of[1]] + queries
+    longest = int(lengths.max())
     return Segment(
         first=of[0],
         last=of[1],
@@ -103,8 +104,8 @@ def _segment(rows: Rows, of: tuple[int, int], tokens: tuple[int, int], queries: 
         stop=tokens[1],
         queries=queries,
         lengths=torch.from_numpy(lengths).to(device),
-        keys=int(lengths.max()),
-        even=bool((lengths == lengths[0]).all()),
+        keys=longest,
+        even=longest == int(lengths.min()),
     )
 
 
@@ -113,6 +114,8 @@ def runs(lengths: list[int], allowance: int) -> list[int]:
 
     A run is cut where padding would read more than `allowance` keys in vain: what one more attention call costs.
     """
+    if lengths and max(lengths) * len(lengths) - sum(lengths) <= allowance:
+        return [len(lengths)]
     ends: list[int] = []
     start = total = longest = 0
     for row, length in enumerate(lengths):

@@ -4,6 +4,7 @@ The first `decoding` rows wait for one token only; behind them stand the rows wh
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,12 +20,28 @@ UNIFORMS = 64
 """Random numbers drawn at once for a row; a block of a request's stream, so results do not depend on it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Company:
+    """What rows have together, worked out once for all steps that they make together."""
+
+    numbers: npt.NDArray[np.int64]
+    """From 0 on."""
+    temperatures: torch.Tensor
+    greedy: bool
+    tempered: bool
+    bent: list[int]
+    stops: list[int]
+    """Rows with stop strings."""
+    has_ends: bool
+
+
 class Rows:
     """Arrays over rows (R). `length` counts prompt and answer, `computed` the tokens that the pool holds."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.decoding = 0
+        self._company: Company | None = None
         self.length = np.zeros(0, np.int64)
         self.computed = np.zeros(0, np.int64)
         self.limit = np.zeros(0, np.int64)
@@ -45,6 +62,7 @@ class Rows:
 
     def reserve(self, slots: int, capacity: int) -> None:
         """Make room for as many rows and tokens as the pool has, and one token that is sampled but not read."""
+        self._company = None
         for name in ("length", "computed", "limit", "prompt_length", "temperature", "bends", "uniforms"):
             setattr(self, name, _resized(getattr(self, name), (slots, *getattr(self, name).shape[1:])))
         self.ends = _resized(self.ends, (slots, self.ends.shape[1]), fill=-1)
@@ -54,6 +72,7 @@ class Rows:
     def add(self, request: Request) -> int:
         """Put a request into the next row; there is room for it."""
         row, length, prompt_length = len(self.requests), len(request.ids), request.prompt_length
+        self._company = None
         self.requests.append(request)
         self.length[row], self.computed[row] = length, 0
         self.limit[row], self.prompt_length[row] = request.limit, prompt_length
@@ -82,17 +101,34 @@ class Rows:
         alike = (row for row in rows if self.length[row] == count and np.array_equal(self.ids[row, :count], ids))
         return next(alike, None)
 
-    def draw(self, count: int) -> Draw:
+    def company(self, count: int) -> Company:
+        """The first `count` rows."""
+        if self._company is None or len(self._company.numbers) != count:
+            temperatures = self.temperature[:count].copy()
+            self._company = Company(
+                numbers=np.arange(count),
+                temperatures=torch.from_numpy(temperatures),
+                greedy=not temperatures.all(),
+                tempered=bool((temperatures != 1).any()),
+                bent=np.flatnonzero(self.bends[:count]).tolist(),
+                stops=[row for row, request in enumerate(self.requests[:count]) if request.stop is not None],
+                has_ends=bool((self.ends[:count] >= 0).any()),
+            )
+        return self._company
+
+    def draw(self, count: int, device: torch.device) -> Draw:
         """How the first `count` rows are sampled next."""
+        company = self.company(count)
         number = (self.length[:count] - self.prompt_length[:count]) % UNIFORMS
-        for row in np.flatnonzero(number == 0):
-            self.uniforms[row] = self.requests[row].random.random(UNIFORMS)
-        temperatures = self.temperature[:count]
+        if not number.all():
+            for row in np.flatnonzero(number == 0):
+                self.uniforms[row] = self.requests[row].random.random(UNIFORMS)
         return Draw(
-            temperatures=torch.from_numpy(temperatures),
-            uniforms=torch.from_numpy(self.uniforms[np.arange(count), number]),
-            greedy=not temperatures.all(),
-            bent=[self._bent(row) for row in np.flatnonzero(self.bends[:count]).tolist()],
+            temperatures=company.temperatures.to(device),
+            uniforms=torch.from_numpy(self.uniforms[company.numbers, number]).to(device),
+            greedy=company.greedy,
+            tempered=company.tempered,
+            bent=[self._bent(row) for row in company.bent],
         )
 
     def _bent(self, row: int) -> Bent:
@@ -103,7 +139,7 @@ class Rows:
     def append(self, tokens: npt.NDArray[np.int64], log_probs: npt.NDArray[np.float32]) -> None:
         """Add one sampled token to each of the first rows, which then decode."""
         count = len(tokens)
-        rows, length = np.arange(count), self.length[:count]
+        rows, length = self.company(count).numbers, self.length[:count]
         self.ids[rows, length] = tokens
         self.log_probs[rows, length] = log_probs
         self.computed[:count] = length
@@ -112,8 +148,10 @@ class Rows:
 
     def ended(self) -> npt.NDArray[np.bool_]:
         """Which decoding rows have just sampled a token that ends their answer."""
-        rows = np.arange(self.decoding)
-        last = self.ids[rows, self.length[: self.decoding] - 1]
+        company = self.company(self.decoding)
+        if not company.has_ends:
+            return np.zeros(self.decoding, np.bool_)
+        last = self.ids[company.numbers, self.length[: self.decoding] - 1]
         return np.asarray((self.ends[: self.decoding] == last[:, None]).any(axis=1))
 
     def write_back(self, row: int) -> Request:
@@ -130,6 +168,7 @@ class Rows:
         Rows stand in runs that end at `run_ends` (ascending; updated). The last row of each run fills the gap left by
         the run before it, so runs stay whole with one move each.
         """
+        self._company = None
         moves = []
         gap = row
         for number, end in enumerate(run_ends):
@@ -154,6 +193,7 @@ class Rows:
 
     def reorder(self, order: npt.NDArray[np.int64]) -> None:
         """Row i becomes what row order[i] was, for the first rows."""
+        self._company = None
         count = len(order)
         self.requests[:count] = [self.requests[row] for row in order]
         for array in (*self._by_row(), self.ids, self.log_probs):
@@ -173,6 +213,7 @@ class Rows:
 
     def clear(self) -> list[Request]:
         """Take all rows out."""
+        self._company = None
         requests, self.requests, self.decoding = self.requests, [], 0
         return requests
 

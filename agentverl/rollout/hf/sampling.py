@@ -3,7 +3,7 @@
 Legend: S sampled rows, V vocabulary, W width of a block.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from agentverl.rollout.replica import SamplingParams
 
 _BLOCK = 64
 _SMALL = 1024
+_LARGEST = 1 - 2**-52  # which times any sum is below that sum, also when it is rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,8 @@ class Draw:
     greedy: bool
     """Whether any row is greedy."""
     bent: list[Bent]
-
-    def to(self, device: torch.device) -> "Draw":
-        return replace(self, temperatures=self.temperatures.to(device), uniforms=self.uniforms.to(device))
+    tempered: bool = True
+    """Whether any temperature may not be 1."""
 
 
 def sample(logits: torch.Tensor, draw: Draw) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,9 +45,10 @@ def sample(logits: torch.Tensor, draw: Draw) -> tuple[torch.Tensor, torch.Tensor
     The largest logit is taken off before the division, whose rounding is then the smaller the likelier a token is.
     """
     penalised = {bent.row: _penalised(logits[bent.row], bent) for bent in draw.bent}
-    greedy = draw.temperatures == 0
-    divisors = torch.where(greedy, 1.0, draw.temperatures) if draw.greedy else draw.temperatures
-    probabilities = torch.softmax(logits.sub_(logits.amax(-1, keepdim=True)).div_(divisors[:, None]), dim=-1)
+    if draw.tempered:
+        divisors = torch.where(draw.temperatures == 0, 1.0, draw.temperatures)
+        logits = logits.sub_(logits.amax(-1, keepdim=True)).div_(divisors[:, None])
+    probabilities = torch.softmax(logits, dim=-1)
     drawn_from = probabilities
     if draw.bent:
         drawn_from = probabilities.clone()
@@ -55,7 +56,7 @@ def sample(logits: torch.Tensor, draw: Draw) -> tuple[torch.Tensor, torch.Tensor
             drawn_from[bent.row] = _bend(penalised[bent.row], bent.params)
     tokens = inverse_cdf(drawn_from, draw.uniforms)
     if draw.greedy:
-        tokens = torch.where(greedy, drawn_from.argmax(dim=-1), tokens)
+        tokens = torch.where(draw.temperatures == 0, drawn_from.argmax(dim=-1), tokens)
     chosen = probabilities.gather(1, tokens[:, None]).squeeze(1)
     # Not log(0) where a penalty made the argmax a token of no probability; NaN stays NaN.
     return tokens, chosen.clamp(min=torch.finfo(torch.float32).tiny).log()
@@ -70,7 +71,7 @@ def inverse_cdf(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     count, vocabulary = weights.shape
     if vocabulary <= _SMALL:
         sums = weights.cumsum(dim=-1, dtype=torch.float64)
-        target = _below(uniforms[:, None] * sums[:, -1:], sums[:, -1:])
+        target = uniforms.clamp(max=_LARGEST)[:, None] * sums[:, -1:]
         return torch.searchsorted(sums, target, right=True).squeeze(1).clamp_(max=vocabulary - 1)
     whole = vocabulary // _BLOCK
     blocks = weights[:, : whole * _BLOCK].view(count, whole, _BLOCK).sum(dim=-1, dtype=torch.float64)

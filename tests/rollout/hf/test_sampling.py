@@ -1,5 +1,6 @@
 """Tokens are drawn by the inverse of the cumulative distribution, from the distribution that was asked for."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,3 +85,10 @@ def test_rows_of_one_batch_keep_their_own_parameters() -> None:
     assert tokens.tolist() == [4, 0, 0, 4]
     flat = torch.log_softmax(LOGITS / 2, dim=-1)[4].item()
     assert log_probs.tolist() == pytest.approx([np.log(0.05), np.log(0.4), np.log(0.4), flat], abs=1e-6)
+
+
+def test_temperatures_of_1_need_no_division() -> None:
+    logits = 30 * torch.randn(64, 259, generator=torch.Generator().manual_seed(0))
+    draw = Draw(torch.ones(64), torch.rand(64, dtype=torch.float64), greedy=False, bent=[])
+    divided, plain = sample(logits.clone(), draw), sample(logits.clone(), replace(draw, tempered=False))
+    assert all(torch.equal(*pair) for pair in zip(divided, plain, strict=True))
