@@ -32,15 +32,13 @@ class JsonLines:
     def append(self, record: Any) -> int:
         """Write one record, and say at which byte it begins; after a write that was cut short it has its own line."""
         line = dumped(record, self._default)
-        start = os.fstat(self._file).st_size + self._torn
-        if self._torn:
-            line = b"\n" + line
+        rest = memoryview(b"\n" + line if self._torn else line)
         self._torn = True
-        rest = memoryview(line)
         while rest:
             rest = rest[os.write(self._file, rest) :]
         self._torn = False
-        return start
+        # Where a write ended is known without a question to the file system, which can take as long as the write.
+        return os.lseek(self._file, 0, os.SEEK_CUR) - len(line)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

@@ -12,7 +12,7 @@ def trained_advantages(batch: DataProto) -> dict[str, list[list[float]]]:
     for trajectory, row in zip(
         batch.non_tensor_batch["trajectory_id"], batch.batch.ragged("advantages").unbind(), strict=True
     ):
-        by_trajectory.setdefault(trajectory, []).append([round(value, 6) for value in row.tolist()])
+        by_trajectory.setdefault(trajectory, []).append(row.double().numpy().round(6).tolist())
     return by_trajectory
 
 
