@@ -344,6 +344,8 @@ class Rollouts:
         """Book a trajectory that ended; whether a new sample takes its place."""
         with self._changed:
             self._ledgers[group.validation].note(result)
+            if result.failed:
+                self._changed.notify_all()  # there may be too many
             return group.note(result)
 
     def _settle(self, group: OpenGroup) -> None:
@@ -357,7 +359,7 @@ class Rollouts:
                     self._dropped[group.validation] += 1
                 else:
                     self._ready[group.number] = (group, closed)
-            self._changed.notify_all()
+                self._changed.notify_all()
         self._judge_group_when_played(group)
 
     def _stop(self, error: BaseException) -> None:
