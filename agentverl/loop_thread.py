@@ -25,9 +25,10 @@ class LoopThread:
 
     def __init__(self, name: str = "rollouts", *, stall_seconds: float | None = 1.0) -> None:
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        # First, so that it knows the thread before anything can block it.
+        self._watch = None if stall_seconds is None else StallWatch(self.loop, stall_seconds)
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
-        self._watch = None if stall_seconds is None else StallWatch(self.loop, stall_seconds)
 
     def _work(self) -> None:
         asyncio.set_event_loop(self.loop)

@@ -1,6 +1,7 @@
 """Names in a warning the coroutine that blocks an event loop, on which everybody else then waits."""
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import sys
@@ -29,6 +30,7 @@ class StallWatch:
         self._thread_ident: int | None = None
         self._base: FrameType | None = None
         """The frame that calls callbacks, of a loop that is not written in Python."""
+        loop.call_soon_threadsafe(self._answer)
         threading.Thread(target=self._watch, name="stall-watch", daemon=True).start()
 
     def stop(self) -> None:
@@ -36,22 +38,24 @@ class StallWatch:
 
     def _watch(self) -> None:
         callback, since = None, 0.0
-        self._answered.set()
-        while not self._stopped.wait(self._stall_seconds / 4):
+        while not self._stopped.wait(self._stall_seconds / 4) and not self._loop.is_closed():
             if self._answered.is_set():
                 callback = None
                 self._answered.clear()
-                try:
+                with contextlib.suppress(RuntimeError):  # the loop was closed this moment
                     self._loop.call_soon_threadsafe(self._answer)
-                except RuntimeError:  # the loop is closed
-                    return
-                continue
-            frame = sys._current_frames().get(self._thread_ident or 0)
-            current = self._callback(frame)
-            if current is None or current is not callback:
-                callback, since = current, time.monotonic()
-            elif time.monotonic() - since >= self._stall_seconds:
-                self._name(frame, time.monotonic() - since)
+            else:
+                callback, since = self._look(callback, since)
+
+    def _look(self, before: FrameType | None, since: float) -> tuple[FrameType | None, float]:
+        """What the loop runs, and since when; its place is named where that is too long."""
+        frame = sys._current_frames().get(self._thread_ident or 0)
+        current = self._callback(frame)
+        if current is None or current is not before:
+            return current, time.monotonic()
+        if time.monotonic() - since >= self._stall_seconds:
+            self._name(frame, time.monotonic() - since)
+        return current, since
 
     def _answer(self) -> None:
         self._thread_ident, self._base = threading.get_ident(), sys._getframe().f_back

@@ -47,7 +47,7 @@ def main() -> None:
             cases.append(verl_case(model, asked.rounds))
         if "distributed" in asked.cases:
             cases += distributed_cases(model, asked.trajectories, asked.rounds)
-        if len(cases) > 1 and "verl" in asked.cases:
+        if "verl" in asked.cases and "distributed" in asked.cases:
             cases.append(_whole_against_verl(cases))
     report(cases)
 

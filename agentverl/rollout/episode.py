@@ -1,7 +1,7 @@
 """One trajectory to play, and what became of it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from agentverl.errors import Boundary
@@ -30,12 +30,14 @@ class Episode:
 
     def __reduce__(self) -> tuple[Callable[..., "Episode"], tuple[Any, ...]]:
         # The way of frozen dataclasses takes five times as long.
-        return _episode, (self.uid, self.sample, self.row, self.sampling_params, self.validation, self.step)
+        return _episode, tuple(getattr(self, name) for name in _FIELDS)
 
 
-def _episode(*fields: Any) -> Episode:
-    uid, sample, row, sampling_params, validation, step = fields
-    return Episode(uid=uid, sample=sample, row=row, sampling_params=sampling_params, validation=validation, step=step)
+_FIELDS = tuple(field.name for field in fields(Episode))
+
+
+def _episode(*values: Any) -> Episode:
+    return Episode(**dict(zip(_FIELDS, values, strict=True)))
 
 
 @dataclass(slots=True, kw_only=True)

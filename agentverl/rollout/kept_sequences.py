@@ -1,7 +1,7 @@
 """What the controller has of sequences whose tokens are in a store: lengths, mask, log-probabilities, references."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ class KeptSequence:
 
     def __reduce__(self) -> tuple[type["KeptSequence"], tuple[Any, ...]]:
         # The way of frozen dataclasses takes longer than all else that is said of a sequence.
-        return KeptSequence, (self.prompt_length, self.response_length, self.sampled, self.log_probs)
+        return KeptSequence, tuple(getattr(self, field.name) for field in fields(self))
 
     def policy_turns(self, turns: list[Turn]) -> list[Turn]:
         """Those of the policy; a loop that names none took one for each run of sampled tokens."""

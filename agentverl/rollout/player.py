@@ -88,8 +88,7 @@ class Reply(NamedTuple):
     failures: list[Ended]
     wishes: list[Wish]
 
-    @property
-    def ended(self) -> list[Ended]:
+    def opened(self) -> list[Ended]:
         """What became of orders."""
         played = zip(self.numbers, self.parcel.opened(), strict=True)
         return [*(Ended(number, Outcome(result)) for number, result in played), *self.failures]

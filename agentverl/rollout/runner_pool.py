@@ -225,7 +225,7 @@ class RunnerPool:
             reply = await seat.player.next_reply()
             for wish in reply.wishes:
                 self._keep(self._answer(seat, wish))
-            for ended in reply.ended:
+            for ended in reply.opened():
                 seat.end(ended)
 
     async def _answer(self, seat: RunnerSeat, wish: Wish) -> None:

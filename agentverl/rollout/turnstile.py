@@ -34,7 +34,7 @@ class Turnstile:
 
     def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()
-        self._most = min(2 * self._most, _MOST) if now - self._looked < _SHORT_SECONDS else 1
+        self._most = min(2 * self._most, _MOST) if now - self._looked < _SHORT_SECONDS else max(self._most // 2, 1)
         self._looked, left = now, self._most
         while self._waiting and left:
             first = self._waiting.popleft()

@@ -66,8 +66,6 @@ def chunk_batches(size: int, arguments: Arguments) -> list[Arguments]:
     """
 
     def share(value: Any) -> Sequence[Any]:
-        if size == 1 and isinstance(value, DataProto):
-            return [value.select()]
         return value.chunk(size) if isinstance(value, DataProto | Divisible) else [value] * size
 
     args, kwargs = arguments

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from agentverl.protocol.chosen_rows import chosen_rows
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.grouping import rows_by
 from agentverl.settings.seeds import derive_seed
@@ -24,4 +25,4 @@ def mini_batches(batch: DataProto, *, prompts: int, epochs: int, seed: int | Non
             ]
         for start in range(0, len(shuffled), prompts):
             rows = [row for uid in shuffled[start : start + prompts] for row in rows_of[uid]]
-            yield batch.select() if rows == list(range(len(batch))) else batch.select_idxs(rows)
+            yield chosen_rows(batch, rows)

@@ -1,14 +1,18 @@
 """A trajectory is written down and its tokens are put away where it was played."""
 
+import pickle
 from collections.abc import Hashable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from agentverl.protocol.column_store import MemoryColumnStore, Stored, resolve
+from agentverl.protocol.columns import equal_values
 from agentverl.rollout.batching import assemble
 from agentverl.rollout.episode import Episode, EpisodeResult, Failure, Group
 from agentverl.rollout.keeper import Keeper
+from agentverl.rollout.kept_sequences import KeptSequence
 from agentverl.rollout.shipping import Shipping
 from agentverl.tracking.journal import Journal
 from tests.agent_loops.scripted import byte_tokenizer
@@ -115,3 +119,11 @@ def test_fields_that_do_not_pickle_travel_as_they_are() -> None:
     assert not isinstance(parcel.items, bytes)
     assert sent.outputs[0].extra_fields["call"]() == 7
     assert isinstance(Shipping(MemoryColumnStore()).ready([other]).items, bytes)
+
+
+def test_episodes_and_sequences_travel_with_all_their_fields() -> None:
+    episode = Episode(uid="7", sample=3, row={"a": 1}, sampling_params={"temperature": 2}, validation=True, step=5)
+    assert pickle.loads(pickle.dumps(episode)) == episode
+    sequence = KeptSequence.of(output())
+    found = pickle.loads(pickle.dumps(sequence))
+    assert all(equal_values(getattr(found, field.name), getattr(sequence, field.name)) for field in fields(sequence))

@@ -207,7 +207,7 @@ class Forgetful(MortalPlayer):
 
     async def next_reply(self) -> Reply:
         reply = await super().next_reply()
-        for result in (ended.outcome.value for ended in reply.ended if isinstance(ended.outcome, Outcome)):
+        for result in (ended.outcome.value for ended in reply.opened() if isinstance(ended.outcome, Outcome)):
             if result.episode.sample == self.sample:
                 drop_whole(result)
         return reply

@@ -1,4 +1,4 @@
-"""Many that could go on at once pass one by one, and timers come in between."""
+"""Many that could go on at once pass a few at a time, and timers come in between."""
 
 import asyncio
 import time
@@ -27,6 +27,20 @@ async def test_they_pass_in_order_and_a_timer_is_not_late() -> None:
     await ticking
     assert passed == list(range(50))
     assert sorted(late)[5] < 0.02
+
+
+async def test_short_ones_pass_several_at_a_time() -> None:
+    turnstile, looks = Turnstile(), 0
+    loop = asyncio.get_running_loop()
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        loop.call_soon(look)
+
+    look()
+    await asyncio.gather(*(turnstile.passed() for _ in range(200)))
+    assert looks < 100
 
 
 async def test_who_is_cancelled_while_waiting_holds_nobody_up() -> None:

@@ -24,6 +24,7 @@ from agentverl.engines.fsdp.weights import Weights
 from agentverl.engines.metrics import Metric, MetricAccumulator
 from agentverl.engines.settings import EngineSettings, MicroBatchSettings
 from agentverl.errors import BadInputError
+from agentverl.protocol.chosen_rows import chosen_rows
 from agentverl.protocol.columns import Columns
 from agentverl.protocol.data_proto import DataProto
 
@@ -145,8 +146,7 @@ class FSDPEngine(BaseEngine):
                 if self._ranks is not None and not forward_only:
                     sum_gradients_over_ranks(self.model, self.settings.sharding, last=number == len(parts))
                 if rows:
-                    micro_batch = data.select() if rows == list(range(len(data))) else data.select_idxs(rows)
-                    collected.add(self._forward_backward(micro_batch, loss_function, names))
+                    collected.add(self._forward_backward(chosen_rows(data, rows), loss_function, names))
                 else:
                     self._join_in(names)
         if self._ranks is None:

@@ -17,7 +17,7 @@ NAME = "agentverl_slots"
 
 Masks = dict[int | None, torch.Tensor | None]
 
-_NOTHING = torch.zeros(1, 1, 1)
+_NOTHING = torch.zeros(1, 1, 1)  # where there is no bias: a product must be given something that it may ignore
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ class Draw:
     """Whether any row is greedy."""
     bent: list[Bent]
     tempered: bool = True
-    """Whether any temperature may not be 1."""
+    """False only where all temperatures are 1, which need no division."""
 
 
 def sample(logits: torch.Tensor, draw: Draw) -> tuple[torch.Tensor, torch.Tensor]:

@@ -141,7 +141,9 @@ class Server:
             self._commands.clear()
         for command in commands:
             command()
-        if self._may_step() and not self._gathers(bool(commands)):
+        if not self._may_step():
+            self._gatherings = 0
+        elif not self._gathers(bool(commands)):
             self._step()
         self._send()
         if not self._holds and self.engine.idle:

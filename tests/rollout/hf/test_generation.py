@@ -1,6 +1,7 @@
 """What the server samples is what the model says, whatever it is batched with."""
 
 import asyncio
+import time
 from typing import Any
 
 import numpy as np
@@ -69,12 +70,17 @@ async def test_requests_of_trajectories_that_are_there_begin_together(
     assert (await replica.health())["steps"] == 6
 
 
-async def test_a_trajectory_without_a_request_holds_no_other_up(qwen2: Reference, serve: Serve) -> None:
+async def test_a_trajectory_without_a_request_holds_others_up_for_a_moment_only(
+    qwen2: Reference, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_GATHER_SECONDS", 1.0)
     replica = await serve(qwen2)
     await replica.open("busy elsewhere")
     await replica.open("here")
+    started = time.monotonic()
     answer = await generate(replica, "here", [5, 6, 7], ignore_eos=True, max_tokens=6)
     assert len(answer.token_ids) == 6
+    assert time.monotonic() - started < 5.0  # once, where no more comes, and not as often as at most
 
 
 REQUESTS = st.lists(
