@@ -95,14 +95,6 @@ class Engine:
         self._fail(self._rows.clear(), message, cause)
         self._drop_caches()
 
-    def prepare(self) -> None:
-        """Do now, while nothing runs, what the first step after new weights or a release would have to do."""
-        if self.weight_version >= 0:
-            self.model.make_copies()
-        slots, capacity = self._released
-        if not self._pool.slots:
-            self._reserve(slots, slots, capacity)
-
     def load(self, weights: dict[str, torch.Tensor], version: int) -> None:
         """Serve a complete new set of weights; running requests are read again under them."""
         apply(self.model, weights)

@@ -49,11 +49,6 @@ class FlatForward:
         logits: torch.Tensor = self._forward(ids[None], positions[None], keep)[0]
         return logits
 
-    def take_weights(self) -> None:
-        """Take the model's weights now, if the next pass would."""
-        for linear in self._linears:
-            linear.take_weights()
-
     def forget_weights(self) -> None:
         """Let the next pass take the model's weights anew; to be called when they have changed."""
         for linear in self._linears:

@@ -68,11 +68,6 @@ class ServedModel:
     def _tensor(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def make_copies(self) -> None:
-        """Make now what the next step would make of the weights."""
-        if self.flat is not None:
-            self.flat.take_weights()
-
     def forget_copies(self) -> None:
         """Drop what was made of the weights, so that the next step makes it anew."""
         if self.flat is not None:

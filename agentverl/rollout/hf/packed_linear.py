@@ -33,18 +33,13 @@ class PackedLinear:
         self._packed: tuple[torch.Tensor, torch.Tensor | None] | None = None
         self.__name__ = type(self).__name__  # torch.fx wants one of whatever it calls
 
-    def take_weights(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The packed weights and biases."""
-        self._packed = self._packed or _packed(self._layers)
-        return self._packed
-
     def forget_weights(self) -> None:
         """Pack the weights again before the next product."""
         self._packed = None
 
     def __call__(self, states: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
         """(..., O), or a tuple of them where there are several layers; to that of one a residual may be added."""
-        weight, bias = self.take_weights()
+        weight, bias = self._packed = self._packed or _packed(self._layers)
         if residual is not None:
             return _product_with(states, residual, weight, bias, "add")
         outputs = _product(states, weight, bias, "none", [], "")
@@ -59,18 +54,13 @@ class PackedGate:
         self._packed: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self.__name__ = type(self).__name__
 
-    def take_weights(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-        """The packed weights and biases of both."""
-        self._packed = self._packed or [_packed([self._gate]), _packed([self._up])]
-        return self._packed
-
     def forget_weights(self) -> None:
         """Pack the weights again before the next product."""
         self._packed = []
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         """(..., I) to (..., O)"""
-        gate, up = self.take_weights()
+        gate, up = self._packed = self._packed or [_packed([self._gate]), _packed([self._up])]
         activated = _product(states, *gate, "swish", [], "")
         product: torch.Tensor = _product_with(states, activated, *up, "mul")
         return product

@@ -146,9 +146,6 @@ class Server:
         elif not self._gathers(bool(commands)):
             self._step()
         self._send()
-        if not self._holds and self.engine.idle:
-            with suppress(Exception):  # raised again in the step that needs it, where somebody hears of it
-                self.engine.prepare()
         return True
 
     def _gathers(self, has_news: bool) -> bool:
