@@ -50,32 +50,29 @@ def test_a_coroutine_that_blocks_is_named_with_its_place(
     assert "block(0.4)" in caplog.text
 
 
-@LOOPS
-def test_many_short_callbacks_in_a_row_are_no_stall(
-    make: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
-) -> None:
-    async def short() -> None:
+async def short() -> None:
+    block(0.02)
+
+
+async def crowd() -> None:
+    await asyncio.gather(*(short() for _ in range(30)))
+
+
+async def steps() -> None:
+    for _ in range(30):
         block(0.02)
-
-    async def crowd() -> None:
-        await asyncio.gather(*(short() for _ in range(30)))
-
-    caplog.set_level(logging.WARNING)
-    said_while(make, crowd)
-    assert caplog.text == ""
+        await asyncio.sleep(0)
 
 
 @LOOPS
-def test_one_task_of_many_short_steps_is_no_stall(
-    make: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("work", [crowd, steps])
+def test_many_short_callbacks_in_a_row_are_no_stall(
+    make: Callable[[], asyncio.AbstractEventLoop],
+    work: Callable[[], Coroutine[Any, Any, None]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def steps() -> None:
-        for _ in range(30):
-            block(0.02)
-            await asyncio.sleep(0)
-
     caplog.set_level(logging.WARNING)
-    said_while(make, steps)
+    said_while(make, work)
     assert caplog.text == ""
 
 

@@ -26,7 +26,7 @@ class _Item(NamedTuple):
 
 @dataclass(slots=True)
 class Parcel:
-    """Results on their way, in a form that takes a fifth of the time of a process's own."""
+    """Results on their way, in a form that is quicker to write and to read than what Ray would make of them."""
 
     items: bytes | list[_Item]
     """Pickled; as they are where only the way itself can pickle them."""

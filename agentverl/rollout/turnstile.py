@@ -13,7 +13,7 @@ class Turnstile:
 
     Hundreds of answers that come together would otherwise be worked on in one go, and everything else on the loop,
     deadlines included, would wait until the last of them is through. How many pass at a time depends on how long the
-    last ones took: each look of the loop costs as much as a tenth of a short turn.
+    last ones took: a look after each one costs 6 to 8 % of the CPU of short turns.
     """
 
     def __init__(self) -> None:

@@ -17,8 +17,6 @@ NAME = "agentverl_slots"
 
 Masks = dict[int | None, torch.Tensor | None]
 
-_NOTHING = torch.zeros(1, 1, 1)  # where there is no bias: a product must be given something that it may ignore
-
 
 @dataclass(slots=True)
 class Segment:
@@ -132,11 +130,12 @@ def _decode_in_products(
     # The heads of a group take the place of query positions, so keys and values are never repeated.
     rows, key_heads, keys, size = key.shape
     grouped = query.transpose(0, 1).reshape(rows * key_heads, -1, size)
+    start, share = (grouped.new_empty(1, 1, 1), 0) if bias is None else (bias.expand(-1, key_heads, 1, -1), 1)
     scores = torch.baddbmm(
-        _NOTHING if bias is None else bias.expand(-1, key_heads, 1, -1).reshape(-1, 1, keys),
+        start.reshape(-1, 1, start.shape[-1]),
         grouped,
         key.reshape(-1, keys, size).transpose(1, 2),
-        beta=0 if bias is None else 1,
+        beta=share,
         alpha=size**-0.5 if scale is None else scale,
     )
     output = torch.bmm(torch.softmax(scores, -1), value.reshape(-1, keys, value.shape[-1]))
