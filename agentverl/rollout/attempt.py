@@ -87,6 +87,7 @@ class Attempt:
             one_request_at_a_time=settings.deterministic,
             on_queued=deadline.put_off,
             defaults=partial(raw_params, settings.limits, workshop.parts.template, identity),
+            most_tokens=settings.max_tokens_per_request,
         )
 
     def _make_context(self) -> AgentContext:

@@ -80,6 +80,7 @@ class TrajectoryClient:
     Args:
         on_queued: told the seconds that a request waited, which count for no deadline.
         defaults: sampling parameters, by prompt and record, of requests that leave `max_tokens` or `seed` open.
+        most_tokens: asked of a server at a time; a longer answer comes in pieces, of which one can be lost with it.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class TrajectoryClient:
         one_request_at_a_time: bool = False,
         on_queued: Callable[[float], None] | None = None,
         defaults: Callable[[list[int], Record], dict[str, Any]] | None = None,
+        most_tokens: int | None = None,
     ) -> None:
         self.record = Record()
         self._lease = lease
@@ -101,6 +103,7 @@ class TrajectoryClient:
         self._turn = asyncio.Lock() if one_request_at_a_time else None
         self._on_queued = on_queued
         self._defaults = defaults
+        self._most_tokens = most_tokens
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **media: Any
@@ -131,13 +134,14 @@ class TrajectoryClient:
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], media: dict[str, Any]
     ) -> TokenOutput:
         """An answer; what a server gives back when it leaves is continued by another one, from there."""
-        answer = Continued(prompt_ids, sampling_params)
+        answer = Continued(prompt_ids, sampling_params, self._most_tokens)
         while True:
             output = await self._on_some_server(request_id, answer, media)
             self._queued(float(output.extra_fields.get("queue_seconds", 0.0)))
             if answer.takes(output):
                 return answer.output
-            await self._lease.follow()
+            if output.stop_reason == "aborted":
+                await self._lease.follow()
             if self._gate is not None:
                 self._queued(await self._gate.passed())
 

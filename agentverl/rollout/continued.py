@@ -1,4 +1,4 @@
-"""An answer of several pieces, where servers left before it was complete."""
+"""An answer of several pieces: one too long for one request, or one whose server left before it was complete."""
 
 from typing import Any
 
@@ -15,14 +15,23 @@ class Continued:
 
     `prompt_ids` and `sampling_params` are those of the next piece: after all tokens so far, within what is left of
     `max_tokens`, with a stream of random numbers of its own.
+
+    Args:
+        most_tokens: of one piece; None for the whole answer. Answers that a stop string may end are never cut, as it
+            could begin in one piece and end in the next, where no server looks for it.
     """
 
-    def __init__(self, prompt_ids: list[int], sampling_params: dict[str, Any]) -> None:
+    def __init__(self, prompt_ids: list[int], sampling_params: dict[str, Any], most_tokens: int | None = None) -> None:
         self.prompt_ids = prompt_ids
         self.sampling_params = sampling_params
         self._begun = (prompt_ids, sampling_params)
+        self._limit = "max_new_tokens" if "max_new_tokens" in sampling_params else "max_tokens"
+        self._max_tokens: int | None = sampling_params.get(self._limit)
+        self._most_tokens = None if sampling_params.get("stop") else most_tokens
         self._joined: TokenOutput | None = None
         self._empty = 0
+        if self._max_tokens is not None and self._most_tokens is not None and self._most_tokens < self._max_tokens:
+            self.sampling_params = {**sampling_params, self._limit: self._most_tokens}
 
     @property
     def output(self) -> TokenOutput:
@@ -36,25 +45,34 @@ class Continued:
         Raises:
             InfrastructureError: servers give back nothing, again and again.
         """
-        self._joined = piece if self._joined is None else _join(self._joined, piece)
+        self._joined = joined = piece if self._joined is None else _join(self._joined, piece)
         if piece.stop_reason != "aborted":
+            if self._ends_by_its_own_limit(piece):
+                return True
+        elif len(joined.token_ids) == self._max_tokens:
+            joined.stop_reason = "length"
             return True
         self._empty = 0 if piece.token_ids else self._empty + 1
         if self._empty == _MOST_EMPTY:
             raise InfrastructureError(f"rollout servers aborted a request {_MOST_EMPTY} times without a token", "model")
-        prompt_ids, params = self._begun
-        count = len(self._joined.token_ids)
-        limit = "max_new_tokens" if "max_new_tokens" in params else "max_tokens"
-        if count == params.get(limit):
-            self._joined.stop_reason = "length"
-            return True
-        self.prompt_ids = [*prompt_ids, *self._joined.token_ids]
-        self.sampling_params = dict(params)
-        if params.get(limit) is not None:
-            self.sampling_params[limit] = params[limit] - count
-        if params.get("seed") is not None and count:
-            self.sampling_params["seed"] = derive_seed(params["seed"], "continued", count)
+        self._go_on(joined.token_ids)
         return False
+
+    def _ends_by_its_own_limit(self, piece: TokenOutput) -> bool:
+        """Whether it was not the bound of a piece that ended it."""
+        if self._max_tokens is None or piece.stop_reason != "length":
+            return True
+        is_cut = len(piece.token_ids) == self.sampling_params[self._limit]
+        return not is_cut or len(self.output.token_ids) == self._max_tokens
+
+    def _go_on(self, token_ids: list[int]) -> None:
+        prompt_ids, params = self._begun
+        self.prompt_ids, self.sampling_params = [*prompt_ids, *token_ids], dict(params)
+        if self._max_tokens is not None:
+            left = self._max_tokens - len(token_ids)
+            self.sampling_params[self._limit] = left if self._most_tokens is None else min(left, self._most_tokens)
+        if params.get("seed") is not None and token_ids:
+            self.sampling_params["seed"] = derive_seed(params["seed"], "continued", len(token_ids))
 
 
 def _join(first: TokenOutput, second: TokenOutput) -> TokenOutput:
@@ -69,7 +87,7 @@ def _join(first: TokenOutput, second: TokenOutput) -> TokenOutput:
             *((count + stop, version) for stop, version in second.weight_versions),
         ],
         num_cached_tokens=first.num_cached_tokens + second.num_cached_tokens,
-        num_preempted=first.num_preempted + second.num_preempted + 1,
+        num_preempted=first.num_preempted + second.num_preempted + (first.stop_reason == "aborted"),
         routed_experts=second.routed_experts,
         extra_fields={**first.extra_fields, **second.extra_fields},
     )

@@ -18,6 +18,7 @@ class RunnerSettings:
     run_seed: int = 0
     trajectory_timeout_seconds: float | None = 600.0
     generate_timeout_seconds: float | None = None
+    max_tokens_per_request: int | None = None
     environment_timeout_seconds: float | None = 60.0
     start_timeout_seconds: float | None = 120.0
     close_timeout_seconds: float = 30.0

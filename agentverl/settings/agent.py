@@ -28,7 +28,9 @@ class AgentSettings(Section):
     start_timeout_seconds: Seconds | None = 120.0
     """Of making what an episode needs: tools and environment."""
     generate_timeout_seconds: Seconds | None = None
-    """Of one turn of the model; null means what is left of the trajectory's."""
+    """Of one request for a turn of the model; null means what is left of the trajectory's."""
+    max_tokens_per_request: int | None = Field(4096, gt=0)
+    """Longer turns are asked for in pieces, so that a lost server costs at most one; null asks for all at once."""
     tool_timeout_seconds: Seconds | None = 30.0
     """Of one tool call, where the tool's entry does not say otherwise."""
     environment_timeout_seconds: Seconds | None = 60.0

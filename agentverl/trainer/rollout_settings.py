@@ -39,6 +39,7 @@ def runner_settings(settings: Settings) -> RunnerSettings:
         run_seed=rollout.seed if rollout.seed is not None else settings.trainer.seed,
         trajectory_timeout_seconds=agent.trajectory_timeout_seconds,
         generate_timeout_seconds=agent.generate_timeout_seconds,
+        max_tokens_per_request=agent.max_tokens_per_request,
         environment_timeout_seconds=agent.environment_timeout_seconds,
         start_timeout_seconds=agent.start_timeout_seconds,
         close_timeout_seconds=agent.close_timeout_seconds,

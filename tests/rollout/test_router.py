@@ -117,6 +117,21 @@ async def test_a_killed_server_is_out_of_rotation_and_its_request_goes_on_elsewh
     assert router.total_held == 0
 
 
+async def test_a_killed_server_costs_one_piece_of_a_long_answer(
+    router: LeastLoadedRouter, replicas: list[FakeReplica]
+) -> None:
+    lease = await router.lease("a")
+    client = TrajectoryClient(lease, most_tokens=2)
+    replicas[0].fails = lambda request_id, turn: InfrastructureError("its process died", "model") if turn else None
+    output = await client.generate("a", prompt_ids=[1], sampling_params={**PARAMS, "max_tokens": 5})
+    (_, first), (prompt, second) = replicas[0].answers["a"][0], replicas[1].answers["a"][0]
+    assert prompt == [1, *first.token_ids]
+    assert output.token_ids[:4] == [*first.token_ids, *second.token_ids]
+    assert [params["max_tokens"] for params in replicas[1].params] == [2, 1]
+    assert len(output.token_ids) == 5
+    assert client.record[0].token_ids == output.token_ids
+
+
 async def test_sub_agents_that_find_a_server_lost_move_once(
     router: LeastLoadedRouter, replicas: list[FakeReplica]
 ) -> None:

@@ -293,6 +293,28 @@ async def test_log_probs_are_those_of_the_weights_each_turn_was_sampled_with(tin
         await server.shutdown()
 
 
+async def test_an_answer_in_pieces_is_the_whole_one_and_reads_no_token_twice(tiny_config: Qwen2Config) -> None:
+    torch.manual_seed(1)
+    policy = AutoModelForCausalLM.from_config(tiny_config).eval()
+    prompt, answers, forwarded = list(range(40, 60)), [], []
+    for most_tokens in (None, 5):
+        server = HFReplica(tiny_config, TEMPLATE.tokenizer, HFSettings(kv_memory_bytes=1 << 26))
+        await server.init_standalone()
+        try:
+            await server.update_weights(policy.named_parameters(), 1)
+            async with asyncio.timeout(60):
+                client = TrajectoryClient(await LeastLoadedRouter([server]).lease("0/0"), most_tokens=most_tokens)
+                params = {"temperature": 0.0, "max_tokens": 23, "ignore_eos": True}
+                answers.append(await client.generate("0/0", prompt_ids=prompt, sampling_params=params))
+            forwarded.append((await server.health())["forwarded_tokens"])
+        finally:
+            await server.shutdown()
+    whole, pieces = answers
+    assert pieces.token_ids == whole.token_ids
+    assert pieces.log_probs == pytest.approx(whole.log_probs, abs=1e-5)
+    assert forwarded == [20 + 22, 20 + 22]
+
+
 def check_log_probs(policy: Any, output: AgentLoopOutput, temperature: float) -> None:
     """The server's log-probabilities are the policy's own over the whole sequence, to 1e-5."""
     ids = torch.tensor([output.prompt_ids + output.response_ids])

@@ -25,6 +25,7 @@ WORDS = (
     "rollout.n_gpus_per_node=1",
     "rollout.checkpoint_engine.backend=shared_memory",
     "agent.num_workers=2",
+    "agent.max_tokens_per_request=8",
     "trainer.val_before_train=false",
     "trainer.test_freq=-1",
 )
