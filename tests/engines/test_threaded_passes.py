@@ -1,6 +1,11 @@
 """Passes in several threads give what one gives, and the same to the last bit each time."""
 
+import json
+import logging
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -11,6 +16,7 @@ from hypothesis import strategies as st
 from agentverl.engines.fsdp.engine import FSDPEngine
 from agentverl.engines.fsdp.gradient_sum import GradientSum
 from agentverl.engines.fsdp.shared_prompts import shares
+from agentverl.engines.settings import EngineSettings, OptimizerSettings
 from agentverl.protocol.data_proto import DataProto
 from agentverl.protocol.ragged import Ragged
 from tests.engines.test_shared_prompts import grouped_batch, weighted_loss
@@ -104,6 +110,47 @@ def test_what_a_thread_raises_is_raised(threads: int) -> None:
 def test_few_tokens_stay_in_one_thread(threads: int) -> None:
     engine, data = engine_of(), batch_of([(3, 9), (7, 2)])
     assert torch.equal(*(one.infer_batch(data).batch.ragged("log_probs").values for one in (engine, alone())))
+
+
+@pytest.fixture
+def folder_with_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model with code of its own, of which a module holds a lock."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which transformers adds that folder
+    folder = tmp_path / "model"
+    engine_of().export(folder)
+    code = """
+        import threading
+        from transformers import Qwen2ForCausalLM
+
+        class Locked(Qwen2ForCausalLM):
+            def __init__(self, config):
+                super().__init__(config)
+                self.model.lock = threading.Lock()
+    """
+    (folder / "locked.py").write_text(dedent(code))
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "locked.Locked"}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_model_that_cannot_be_copied_is_trained_in_one_thread(
+    folder_with_a_lock: Path, threads: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = EngineSettings(model=folder_with_a_lock, trust_remote_code=True, optimizer=OptimizerSettings(lr=1e-2))
+    engine, expected, data = FSDPEngine(settings), alone(), grouped_batch(GROUPS)
+    with caplog.at_level(logging.WARNING, "agentverl"):
+        engine.initialize()
+        ours, theirs = (
+            [one.train_batch(data, weighted_loss, calculate_entropy=True) for _ in range(3)]
+            for one in (engine, expected)
+        )
+    assert ours == theirs
+    (warning,) = caplog.messages
+    assert warning.startswith("Locked is trained in one thread")
+    assert "(TypeError: cannot pickle '_thread.lock' object)" in warning
+    assert torch.get_num_threads() == threads
 
 
 def test_without_threads_there_are_no_twins() -> None:

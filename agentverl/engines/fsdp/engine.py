@@ -18,7 +18,7 @@ from agentverl.engines.fsdp.ranks import Ranks, world_size
 from agentverl.engines.fsdp.sharded_weights import ShardedWeights
 from agentverl.engines.fsdp.sharding import reshard, shard, sum_gradients_over_ranks
 from agentverl.engines.fsdp.shared_prompts import schedule, shares
-from agentverl.engines.fsdp.threaded_passes import ThreadedPasses
+from agentverl.engines.fsdp.threaded_passes import ThreadedPasses, threaded
 from agentverl.engines.fsdp.token_places import padded, places_in
 from agentverl.engines.fsdp.weights import Weights
 from agentverl.engines.metrics import Metric, MetricAccumulator
@@ -58,8 +58,8 @@ class FSDPEngine(BaseEngine):
         trained, dtype = self.settings.optimizer is not None, getattr(torch, self.settings.dtype)
         if self._ranks is None:
             self._weights = Weights(packed_model.model, dtype, trained=trained, shared=self.settings.share_weights)
-            if self.settings.device == "cpu" and torch.get_num_threads() > 1:
-                self._threads = ThreadedPasses(packed_model, self._weights)
+            if self.settings.device == "cpu":
+                self._threads = threaded(packed_model, self._weights)
         else:
             packed_model.requires_grad_(trained)
             shard(packed_model, packed_model.model, self._ranks, dtype, self.settings.sharding)

@@ -4,6 +4,7 @@ For CPUs: all cores share a matrix product well, and the short operations betwee
 """
 
 import copy
+import logging
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,6 +18,8 @@ from agentverl.engines.fsdp.weights import Weights
 
 Value = TypeVar("Value")
 
+_log = logging.getLogger(__name__)
+
 MOST_THREADS = 4
 """Beyond that, a thread has several cores: what is between the operations runs under Python's lock, one at a time."""
 
@@ -25,6 +28,9 @@ class ThreadedPasses:
     """Threads with a twin of the model each: other modules over the same weights.
 
     Gradients add up in the weights; those of a pass in the order of its parts, so that results repeat to the last bit.
+
+    Raises:
+        Exception: whatever a module raises that cannot be copied.
     """
 
     def __init__(self, model: PackedModel, weights: Weights) -> None:
@@ -69,6 +75,23 @@ class ThreadedPasses:
             self.each([partial(_backward, *of_part) for of_part in zip(outputs, gradients, strict=True)])
         finally:
             self._weights.end_pass()
+
+
+def threaded(model: PackedModel, weights: Weights) -> ThreadedPasses | None:
+    """Passes in a thread for each core; None where there is one core, or the model's modules cannot be copied."""
+    if torch.get_num_threads() == 1:
+        return None
+    try:
+        return ThreadedPasses(model, weights)
+    except Exception as error:  # a model's code may hold anything, and anything may refuse to be copied
+        _log.warning(
+            "%s is trained in one thread, which is slower, because its modules cannot be copied (%s: %s); for a thread "
+            "for each core, keep locks, generators, files and their like out of the modules",
+            type(model.model).__name__,
+            type(error).__name__,
+            error,
+        )
+        return None
 
 
 def _pass(model: PackedModel, packed: PackedBatch, names: Collection[str], kept_bytes: int) -> list[torch.Tensor]:
