@@ -113,7 +113,7 @@ class Rollouts:
         while self._replay_lost(numbers := self._wait_for(count, max_staleness, validation)):
             pass
         with self._changed:
-            self._ledgers[validation].check(fewest=1)
+            self._ledgers[validation].check(few=True)
             if count and not numbers:
                 raise TrainingStoppedError("no group of trajectories is left to train on: all were dropped")
             groups = [self._ready.pop(number)[1] for number in numbers]
@@ -343,9 +343,10 @@ class Rollouts:
     def _note(self, group: OpenGroup, result: EpisodeResult) -> bool:
         """Book a trajectory that ended; whether a new sample takes its place."""
         with self._changed:
-            self._ledgers[group.validation].note(result)
-            if result.failed:
-                self._changed.notify_all()  # there may be too many
+            ledger = self._ledgers[group.validation]
+            ledger.note(result)
+            if ledger.too_many:
+                self._changed.notify_all()
             return group.note(result)
 
     def _settle(self, group: OpenGroup) -> None:

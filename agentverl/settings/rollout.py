@@ -89,7 +89,7 @@ class RolloutSettings(SamplingSettings, LogProbSettings):
     min_group_size: int = Field(2, gt=0)
     """Samples with which an incomplete group is still trained."""
     max_excluded_fraction: float = Field(0.1, ge=0, le=1)
-    """Share of failed samples above which the run stops."""
+    """Share of failed samples, of the last 512, above which the run stops; one failure among several stops nothing."""
     val_kwargs: ValidationSamplingSettings = ValidationSamplingSettings()
     multi_turn: MultiTurnSettings = MultiTurnSettings()
     agent: AgentSettings = AgentSettings()

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import pytest
@@ -94,6 +94,19 @@ def test_too_many_failures_stop_the_run_with_the_reason(template: ChatTemplate) 
         rollouts.submit(rows(2), 2)
         with pytest.raises(TrainingStoppedError, match=r"max_excluded_fraction=0.1.*error:sandbox: no room$"):
             rollouts.next_groups(2)
+
+
+@pytest.mark.parametrize(
+    ("failed", "said"),
+    [([0, 1, 2, 3], "4 of the last 32 "), ([0, 20, 37, 38], "4 of the last 39 "), ([0, 1, 38, 39], "")],
+)
+def test_the_trajectory_that_is_too_much_stops_the_run(template: ChatTemplate, failed: list[int], said: str) -> None:
+    stub = Stub(lambda episode: episode.sample in failed)
+    policy = GroupPolicy(incomplete_groups="train")
+    with playing(template, stub, group_policy=policy, max_concurrent_trajectories=1) as (rollouts, _):
+        rollouts.submit(rows(1), 64)
+        with pytest.raises(TrainingStoppedError, match=said) if said else nullcontext():
+            rollouts.next_groups(1)
 
 
 def test_one_failure_alone_stops_nothing(template: ChatTemplate) -> None:
