@@ -13,6 +13,8 @@ from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
 
+from agentverl.daemon_threads import DaemonThread
+
 _T = TypeVar("_T")
 
 inline = False
@@ -114,7 +116,7 @@ class _Threads:
         if inbox is not None:
             inbox.put(work)
         else:
-            threading.Thread(target=self._serve, args=(work,), name="blocking", daemon=True).start()
+            DaemonThread(partial(self._serve, work), "blocking").start()
 
     def _serve(self, work: Work) -> None:
         inbox: queue.SimpleQueue[Work] = queue.SimpleQueue()
@@ -170,7 +172,7 @@ def in_passing_thread(function: Callable[..., _T], *args: Any, **kwargs: Any) ->
         except BaseException as caught:  # raised where the result is waited for
             outcome.set_exception(caught)
 
-    thread = threading.Thread(target=work, name=f"passing-{getattr(function, '__name__', '')}", daemon=True)
+    thread = DaemonThread(work, f"passing-{getattr(function, '__name__', '')}")
     thread.start()
     result = outcome.result()
     thread.join()

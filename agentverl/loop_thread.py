@@ -2,13 +2,14 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
-import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import uvloop
 
+from agentverl.daemon_threads import DaemonThread
 from agentverl.deadlines import left_behind
 from agentverl.stall_watch import StallWatch
 
@@ -27,7 +28,7 @@ class LoopThread:
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         # First, so that it knows the thread before anything can block it.
         self._watch = None if stall_seconds is None else StallWatch(self.loop, stall_seconds)
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread = DaemonThread(self._work, name, self._stop)
         self._thread.start()
 
     def _work(self) -> None:
@@ -38,6 +39,10 @@ class LoopThread:
             except (SystemExit, KeyboardInterrupt) as error:
                 # A task raised it, which has failed by that; the others must not wait for a loop that is gone.
                 logger.warning("%r of a task left the event loop, which goes on", error)
+
+    def _stop(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed this moment
+            self.loop.call_soon_threadsafe(self.loop.stop)
 
     @property
     def closed(self) -> bool:
@@ -80,7 +85,7 @@ class LoopThread:
             self.start(_cancel_all(timeout_seconds)).result(timeout_seconds + 5.0)
         except concurrent.futures.TimeoutError:
             return  # a task blocks the loop: the thread is a daemon and ends with the process
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._stop()
         self._thread.join(timeout_seconds)
         if not self._thread.is_alive():
             self.loop.close()

@@ -6,6 +6,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentverl.daemon_threads import end_before_others
 from agentverl.single_controller.worker_errors import ResourceError
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ def connect(init: RayInit) -> bool:
     except ImportError as error:
         raise ResourceError("trainer.launcher=ray needs Ray: pip install 'agentverl[ray]'") from error
     if ray.is_initialized():
+        end_before_others()
         return False
     address = init.address or os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {"address": address or "local", "log_to_driver": True, "logging_level": logging.WARNING}
@@ -60,6 +62,7 @@ def connect(init: RayInit) -> bool:
         ray.init(**options)
     except Exception as error:
         raise _explained(error, address) from error
+    end_before_others()  # whoever uses Ray in them would meet its end
     return True
 
 

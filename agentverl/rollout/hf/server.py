@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from agentverl import blocking
+from agentverl.daemon_threads import DaemonThread
 from agentverl.rollout.hf.engine import Engine
 from agentverl.rollout.hf.requests import Answer, Request, model_failure
 
@@ -55,7 +56,7 @@ class Server:
         """Start the thread; a second call does nothing."""
         if self._thread is None:
             self._ended = None
-            self._thread = threading.Thread(target=self._run, name="agentverl-hf-server", daemon=True)
+            self._thread = DaemonThread(self._run, "agentverl-hf-server", self._ask_to_stop)
             self._thread.start()
 
     async def stop(self) -> None:
@@ -63,10 +64,13 @@ class Server:
         thread = self._thread
         if thread is None:
             return
+        self._ask_to_stop()
+        await blocking.call(thread.join)
+
+    def _ask_to_stop(self) -> None:
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        await blocking.call(thread.join)
 
     def post(self, command: Callable[[], None]) -> None:
         """Run a command between two steps, without waiting for it."""
