@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agentverl.single_controller.arguments import needs_resolving, resolved
+from agentverl.single_controller.call_order import CallOrder, Turn
 from agentverl.single_controller.outcome import Failure, Outcome, outcome_of
 from agentverl.single_controller.ports import free_port
 from agentverl.single_controller.splitting import Arguments
@@ -35,7 +36,7 @@ class HostSettings:
 
 
 class WorkerHost:
-    """Runs the sync methods of its workers one after the other in one thread, the async ones on the event loop.
+    """Runs the sync methods of its workers in one thread, as they were sent, the async ones on the event loop.
 
     So it answers while a worker computes, and a process that does not answer has stalled.
     """
@@ -51,6 +52,7 @@ class WorkerHost:
         faulthandler.enable()
         # A device is chosen for a thread, and collective operations must come in one order.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="worker")
+        self._order = CallOrder()
 
     def __repr__(self) -> str:
         return self._settings.title
@@ -71,13 +73,25 @@ class WorkerHost:
 
         return await self._computed(make)
 
-    async def call(self, role: str, method: str, arguments: Arguments, returns: bool) -> Outcome | Failure:
-        """Run a method of a worker, and give its result if `returns`."""
+    async def call(
+        self, role: str, method: str, arguments: Arguments, returns: bool, turn: Turn | None = None
+    ) -> Outcome | Failure:
+        """Run a method of a worker, after those that were sent before it, and give its result if `returns`.
+
+        Args:
+            turn: None for an async method that may begin at any time.
+        """
+        if turn is not None:
+            await self._order.come(turn)
         found = getattr(self._workers[role], method, None)
+        begun: asyncio.Future[Outcome | Failure]
         if inspect.iscoroutinefunction(found):
-            outcome = await self._awaited(found, arguments)
+            begun = asyncio.ensure_future(self._awaited(found, arguments))
         else:
-            outcome = await self._computed(lambda: _called(found, method, arguments))
+            begun = self._computed(lambda: _called(found, method, arguments))
+        if turn is not None:
+            self._order.pass_on(turn)
+        outcome = await begun
         return outcome if returns or isinstance(outcome, Failure) else Outcome()
 
     async def call_resident(self, role: str, name: str, method: str, arguments: Arguments) -> Outcome | Failure:
@@ -117,8 +131,8 @@ class WorkerHost:
 
         return await self._computed(end)
 
-    async def _computed(self, function: Callable[[], Any]) -> Outcome | Failure:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, outcome_of, function)
+    def _computed(self, function: Callable[[], Any]) -> asyncio.Future[Outcome | Failure]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, outcome_of, function)
 
     async def _awaited(self, function: Callable[..., Any], arguments: Arguments) -> Outcome | Failure:
         try:

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import ray
 
+from agentverl.single_controller.call_order import Turn
 from agentverl.single_controller.host_options import HostOptions
 from agentverl.single_controller.outcome import Failure
 from agentverl.single_controller.pickling import pickled
@@ -16,6 +17,7 @@ from agentverl.single_controller.ray_call import RayCall, died
 from agentverl.single_controller.ray_host import HostSettings, WorkerHost
 from agentverl.single_controller.ray_pools import PlacePool, Slot, UnreservedSlot
 from agentverl.single_controller.ray_watch import Watch
+from agentverl.single_controller.splitting import Arguments
 from agentverl.single_controller.worker import Place, WorkerClass
 from agentverl.single_controller.worker_errors import ResourceError, WorkerClassError, WorkerStalledError
 
@@ -41,6 +43,8 @@ class RayHosts:
         self.options = options
         self._beginning = beginning
         self._meeting_point: tuple[str, int] | None = None
+        self._caller = uuid4().hex
+        self._sent = [0] * len(self.actors)
 
     @classmethod
     def start(cls, roles: Mapping[str, WorkerClass], pool: PlacePool, options: HostOptions) -> "RayHosts":
@@ -81,7 +85,15 @@ class RayHosts:
         self.end_rank(rank)
         self.names[rank] = self._beginning.name(rank)
         self.actors[rank] = self._beginning.actor(rank, self.names[rank])
+        self._sent[rank] = 0
         self._set_up([rank])
+
+    def send(self, rank: int, role: str, method: str, arguments: Arguments, returns: bool) -> Any:
+        """Start a method on a rank, after all that was sent there before; Ray's reference to its outcome."""
+        turn = Turn(self._caller, self._sent[rank])
+        sent = self.actors[rank].call.remote(role, method, arguments, returns, turn)
+        self._sent[rank] += 1
+        return sent
 
     def end_rank(self, rank: int) -> None:
         """Kill the process of a rank; one that is dead already stays so, and those of a closed group are."""

@@ -56,6 +56,13 @@ def test_batches_of_any_size_are_cut_and_put_together(workers: RayWorkerGroup, r
     assert workers.rows_unseen(pending) == [rows, rows]
 
 
+def test_calls_begin_in_the_order_in_which_they_were_sent(workers: RayWorkerGroup) -> None:
+    data = DataProto({"a": torch.arange(2)})
+    for _ in range(100):
+        # The second one waits, in the thread of both, for what the first one makes.
+        assert workers.add_unseen(workers.add_later(data), 5).batch.tensor("a").tolist() == [6, 7]
+
+
 def test_ranks_of_one_share_of_a_mesh_get_the_same_rows(workers: RayWorkerGroup) -> None:
     workers.join("pairs", 1)
     answered = workers.in_pairs(DataProto({"a": torch.arange(3)}))
