@@ -90,6 +90,11 @@ def _explained(error: Exception, address: str | None) -> ResourceError:
         return ResourceError(f"Ray at {address} is of another version than this process: {text}")
     if address is None:
         return ResourceError(f"Ray does not start on this machine: {text}")
+    if "AuthToken" in text or "Unauthenticated" in text:
+        return ResourceError(
+            f"Ray at {address} does not take this process's token: {text}. Set RAY_AUTH_MODE and RAY_AUTH_TOKEN (or "
+            "RAY_AUTH_TOKEN_PATH) here as they were where it was started"
+        )
     return ResourceError(
         f"Ray is not running at {address}: {text}. Start it with `ray start --head`, give its address with "
         "ray_kwargs.ray_init.address (or RAY_ADDRESS), or give none to start Ray for this run alone"

@@ -19,7 +19,10 @@ class ValidationPoint:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`summary.json`: held-out success and tool-call rate before and after, seconds and memory that it took."""
+    """`summary.json`: held-out success and tool-call rate before and after, seconds and memory that it took.
+
+    What was not validated before the first step, or after any, is None there.
+    """
 
     validation_before: float | None
     validation_after: float | None
@@ -35,13 +38,13 @@ class Summary:
     def of(
         cls, validations: Sequence[ValidationPoint], *, wall_seconds: float, peak_memory_bytes: int, steps: int
     ) -> "Summary":
-        first = validations[0] if validations else None
-        last = validations[-1] if validations else None
+        before = next((point for point in validations if point.step == 0), None)
+        after = validations[-1] if validations and validations[-1].step > 0 else None
         return cls(
-            validation_before=first.success if first else None,
-            validation_after=last.success if last else None,
-            tool_call_rate_before=first.tool_call_rate if first else None,
-            tool_call_rate_after=last.tool_call_rate if last else None,
+            validation_before=before.success if before else None,
+            validation_after=after.success if after else None,
+            tool_call_rate_before=before.tool_call_rate if before else None,
+            tool_call_rate_after=after.tool_call_rate if after else None,
             wall_seconds=round(wall_seconds, 3),
             peak_memory_bytes=peak_memory_bytes,
             steps=steps,
@@ -70,6 +73,12 @@ def say_goodbye(summary: Summary, run: Path, *, quickstart: bool, console: Conso
             f"Held-out success [bold]{summary.validation_before:.3f} → {summary.validation_after:.3f}[/bold], "
             f"tool called in {summary.tool_call_rate_before:.2f} → {summary.tool_call_rate_after:.2f} of the episodes"
         )
+    elif summary.validation_before is not None:
+        lines.append(
+            f"Held-out success {summary.validation_before:.3f} before; not measured since (trainer.test_freq validates)"
+        )
+    elif summary.validation_after is not None:
+        lines.append(f"Held-out success [bold]{summary.validation_after:.3f}[/bold]; not measured before")
     lines.append(
         f"{summary.steps} steps in {summary.wall_seconds:.0f} s, at most {summary.peak_memory_bytes / 2**20:,.0f} MiB"
     )

@@ -23,6 +23,11 @@ from agentverl.single_controller.worker_errors import ResourceError
             "auto",
             "Ray is not running at auto: nobody .* `ray start --head`",
         ),
+        (
+            RuntimeError("Unauthenticated: RPC error: InvalidAuthToken: Authentication token is missing or incorrect"),
+            "auto",
+            "Ray at auto does not take this process's token: .*Set RAY_AUTH_MODE and RAY_AUTH_TOKEN",
+        ),
         (Exception("timed out"), None, "Ray does not start on this machine: timed out"),
     ],
 )

@@ -28,6 +28,24 @@ def test_a_run_without_validation_has_none() -> None:
 
 
 @pytest.mark.parametrize(
+    ("step", "known", "said"),
+    [
+        (0, (0.4, None), "Held-out success 0.400 before; not measured since"),
+        (3, (None, 0.4), "Held-out success 0.400;"),
+    ],
+)
+def test_one_validation_is_not_both_of_before_and_after(
+    step: int, known: tuple[float | None, float | None], said: str, tmp_path: Path
+) -> None:
+    points = [ValidationPoint(step, 0.4, 0.5)]
+    summary = Summary.of(points, wall_seconds=60, peak_memory_bytes=2**30, steps=3)
+    assert (summary.validation_before, summary.validation_after) == known
+    output = io.StringIO()
+    say_goodbye(summary, tmp_path, quickstart=False, console=Console(file=output, width=200))
+    assert said in output.getvalue()
+
+
+@pytest.mark.parametrize(
     ("share", "count", "low", "high"), [(0.5, 100, 0.4038, 0.5962), (0.0, 10, 0.0, 0.2775), (1.0, 128, 0.9709, 1.0)]
 )
 def test_the_interval_is_wilsons(share: float, count: int, low: float, high: float) -> None:
