@@ -51,7 +51,7 @@ class PhaseMemory:
         return noted | self._most
 
     def _note(self) -> None:
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch gives it no types
+        if torch.cuda.is_initialized():
             peaks = {ALLOCATED: torch.cuda.max_memory_allocated(), RESERVED: torch.cuda.max_memory_reserved()}
             torch.cuda.reset_peak_memory_stats()
             for name, peak in peaks.items():

@@ -63,7 +63,7 @@ class CUDAIPCCheckpointEngine(StreamedCheckpointEngine):
 
 def handle_of(tensor: torch.Tensor) -> str:
     """What another process needs to open the tensor's memory."""
-    shared = reduce_tensor(tensor)  # type: ignore[no-untyped-call]  # torch gives it no types
+    shared = reduce_tensor(tensor)
     return base64.b64encode(bytes(ForkingPickler.dumps(shared))).decode()
 
 

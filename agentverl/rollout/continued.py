@@ -22,16 +22,13 @@ class Continued:
     """
 
     def __init__(self, prompt_ids: list[int], sampling_params: dict[str, Any], most_tokens: int | None = None) -> None:
-        self.prompt_ids = prompt_ids
-        self.sampling_params = sampling_params
         self._begun = (prompt_ids, sampling_params)
         self._limit = "max_new_tokens" if "max_new_tokens" in sampling_params else "max_tokens"
         self._max_tokens: int | None = sampling_params.get(self._limit)
         self._most_tokens = None if sampling_params.get("stop") else most_tokens
         self._joined: TokenOutput | None = None
         self._empty = 0
-        if self._max_tokens is not None and self._most_tokens is not None and self._most_tokens < self._max_tokens:
-            self.sampling_params = {**sampling_params, self._limit: self._most_tokens}
+        self._ask_after([])
 
     @property
     def output(self) -> TokenOutput:
@@ -46,31 +43,28 @@ class Continued:
             InfrastructureError: servers give back nothing, again and again.
         """
         self._joined = joined = piece if self._joined is None else _join(self._joined, piece)
-        if piece.stop_reason != "aborted":
-            if self._ends_by_its_own_limit(piece):
-                return True
-        elif len(joined.token_ids) == self._max_tokens:
+        is_whole = len(joined.token_ids) == self._max_tokens
+        if piece.stop_reason == "aborted" and is_whole:
             joined.stop_reason = "length"
+        if is_whole or not (piece.stop_reason == "aborted" or self._is_cut(piece)):
             return True
         self._empty = 0 if piece.token_ids else self._empty + 1
         if self._empty == _MOST_EMPTY:
             raise InfrastructureError(f"rollout servers aborted a request {_MOST_EMPTY} times without a token", "model")
-        self._go_on(joined.token_ids)
+        self._ask_after(joined.token_ids)
         return False
 
-    def _ends_by_its_own_limit(self, piece: TokenOutput) -> bool:
-        """Whether it was not the bound of a piece that ended it."""
-        if self._max_tokens is None or piece.stop_reason != "length":
-            return True
-        is_cut = len(piece.token_ids) == self.sampling_params[self._limit]
-        return not is_cut or len(self.output.token_ids) == self._max_tokens
+    def _is_cut(self, piece: TokenOutput) -> bool:
+        """Whether the bound of a piece ended it, and not the server's own."""
+        return piece.stop_reason == "length" and len(piece.token_ids) == self.sampling_params.get(self._limit)
 
-    def _go_on(self, token_ids: list[int]) -> None:
+    def _ask_after(self, token_ids: list[int]) -> None:
         prompt_ids, params = self._begun
-        self.prompt_ids, self.sampling_params = [*prompt_ids, *token_ids], dict(params)
+        self.prompt_ids = [*prompt_ids, *token_ids] if token_ids else prompt_ids
+        self.sampling_params = dict(params)
         if self._max_tokens is not None:
             left = self._max_tokens - len(token_ids)
-            self.sampling_params[self._limit] = left if self._most_tokens is None else min(left, self._most_tokens)
+            self.sampling_params[self._limit] = min(left, self._most_tokens or left)
         if params.get("seed") is not None and token_ids:
             self.sampling_params["seed"] = derive_seed(params["seed"], "continued", len(token_ids))
 

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 
@@ -20,15 +22,16 @@ class CallOrder:
         self._next: defaultdict[str, int] = defaultdict(int)
         self._waiting: dict[Turn, asyncio.Future[None]] = {}
 
-    async def come(self, turn: Turn) -> None:
-        """Wait until all earlier calls have begun."""
+    @asynccontextmanager
+    async def beginning(self, turn: Turn) -> AsyncIterator[None]:
+        """Entered once all earlier calls have begun; at its end, however it ends, the next one may."""
         if turn.number > self._next[turn.caller]:
             waiting = self._waiting[turn] = asyncio.get_running_loop().create_future()
             await waiting
-
-    def pass_on(self, turn: Turn) -> None:
-        """Say that a call has begun, after which the next may."""
-        self._next[turn.caller] = turn.number + 1
-        following = self._waiting.pop(Turn(turn.caller, turn.number + 1), None)
-        if following is not None:
-            following.set_result(None)
+        try:
+            yield
+        finally:
+            self._next[turn.caller] = turn.number + 1
+            following = self._waiting.pop(Turn(turn.caller, turn.number + 1), None)
+            if following is not None:
+                following.set_result(None)

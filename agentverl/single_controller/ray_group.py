@@ -118,24 +118,19 @@ class RayWorkerGroup(WorkerGroup):
         return groups
 
     def start(self, rank: int, method: str, arguments: Arguments, *, returns: bool = True) -> RayCall:
-        self._require_open(rank, method)
-        return self._sent(rank, method, self._hosts.send(rank, self._role, method, arguments, returns))
+        return self._send(rank, (self._role, method, arguments, returns), in_turn=True)
 
-    def _require_open(self, rank: int, method: str) -> None:
+    def _send(self, rank: int, asked: tuple[str, str, Arguments, bool], *, in_turn: bool) -> RayCall:
+        where = self._where(rank, asked[1])
         if not self._hosts.actors:
-            raise WorkerClassError(f"{self._where(rank, method)}: the group is closed")
-
-    def _sent(self, rank: int, method: str, reference: Any) -> RayCall:
-        return RayCall(reference, self._where(rank, method), rank, self._hosts.log(rank))
+            raise WorkerClassError(f"{where}: the group is closed")
+        return RayCall(self._hosts.send(rank, asked, in_turn=in_turn), where, rank, self._hosts.log(rank))
 
     def gather(self, started: Sequence[Started]) -> list[Any]:
         return self._hosts.gather([call for call in started if isinstance(call, RayCall)])
 
     async def run_async(self, rank: int, method: str, arguments: Arguments, *, returns: bool = True) -> Any:
-        self._require_open(rank, method)
-        # Without a turn, as it may be cancelled before it has begun.
-        sent = self._hosts.actors[rank].call.remote(self._role, method, arguments, returns)
-        call = self._sent(rank, method, sent)
+        call = self._send(rank, (self._role, method, arguments, returns), in_turn=False)
         return await awaited(call, Watch(self._hosts.actors, [call], self._hosts.options))
 
     def resident(self, rank: int, name: str) -> Any:

@@ -81,18 +81,20 @@ class WorkerHost:
         Args:
             turn: None for an async method that may begin at any time.
         """
-        if turn is not None:
-            await self._order.come(turn)
-        found = getattr(self._workers[role], method, None)
-        begun: asyncio.Future[Outcome | Failure]
-        if inspect.iscoroutinefunction(found):
-            begun = asyncio.ensure_future(self._awaited(found, arguments))
+        if turn is None:
+            begun = self._begun(role, method, arguments)
         else:
-            begun = self._computed(lambda: _called(found, method, arguments))
-        if turn is not None:
-            self._order.pass_on(turn)
+            async with self._order.beginning(turn):
+                begun = self._begun(role, method, arguments)
         outcome = await begun
         return outcome if returns or isinstance(outcome, Failure) else Outcome()
+
+    def _begun(self, role: str, method: str, arguments: Arguments) -> asyncio.Future[Outcome | Failure]:
+        worker = self._workers.get(role)
+        found = getattr(worker, method, None)
+        if inspect.iscoroutinefunction(found):
+            return asyncio.ensure_future(self._awaited(found, arguments))
+        return self._computed(lambda: _called(worker, method, arguments))
 
     async def call_resident(self, role: str, name: str, method: str, arguments: Arguments) -> Outcome | Failure:
         """Await a method of what `worker.<name>()` returns."""
@@ -142,7 +144,10 @@ class WorkerHost:
             return Failure.of(error)
 
 
-def _called(found: Any, method: str, arguments: Arguments) -> Any:
+def _called(worker: Worker | None, method: str, arguments: Arguments) -> Any:
+    if worker is None:
+        raise RuntimeError("its worker is not made yet, as its process has just been started; call it again later")
+    found = getattr(worker, method, None)
     if found is None:
         raise AttributeError(f"the worker has no method {method!r}")
     args, kwargs = resolved(arguments)

@@ -1,6 +1,7 @@
 """The processes of one worker group in Ray: started, called, watched and ended."""
 
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,7 @@ class RayHosts:
         self._meeting_point: tuple[str, int] | None = None
         self._caller = uuid4().hex
         self._sent = [0] * len(self.actors)
+        self._sending = threading.Lock()
 
     @classmethod
     def start(cls, roles: Mapping[str, WorkerClass], pool: PlacePool, options: HostOptions) -> "RayHosts":
@@ -84,15 +86,23 @@ class RayHosts:
         self._beginning.require_place(rank)
         self.end_rank(rank)
         self.names[rank] = self._beginning.name(rank)
-        self.actors[rank] = self._beginning.actor(rank, self.names[rank])
-        self._sent[rank] = 0
+        with self._sending:
+            self.actors[rank] = self._beginning.actor(rank, self.names[rank])
+            self._sent[rank] = 0
         self._set_up([rank])
 
-    def send(self, rank: int, role: str, method: str, arguments: Arguments, returns: bool) -> Any:
-        """Start a method on a rank, after all that was sent there before; Ray's reference to its outcome."""
-        turn = Turn(self._caller, self._sent[rank])
-        sent = self.actors[rank].call.remote(role, method, arguments, returns, turn)
-        self._sent[rank] += 1
+    def send(self, rank: int, asked: tuple[str, str, Arguments, bool], *, in_turn: bool) -> Any:
+        """Start a method on a rank; Ray's reference to its outcome.
+
+        Args:
+            asked: role, method, arguments, and whether the result is wanted.
+            in_turn: after all that was sent there in turn before; not for what may be cancelled before it has begun.
+        """
+        if not in_turn:
+            return self.actors[rank].call.remote(*asked)
+        with self._sending:  # several threads of a controller may send, and a number must be sent once
+            sent = self.actors[rank].call.remote(*asked, Turn(self._caller, self._sent[rank]))
+            self._sent[rank] += 1
         return sent
 
     def end_rank(self, rank: int) -> None:

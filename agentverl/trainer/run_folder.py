@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from agentverl.errors import RunFolderError
 from agentverl.settings.compose import differences, read_yaml, to_yaml
@@ -33,7 +33,8 @@ class RunFolder:
         self.resumed_step = resumed_step
         """The step of the complete checkpoint to go on from; `None` in a new run."""
         self.checkpoints = CheckpointFolder(path / "checkpoints")
-        self._lock: TextIO | None = None
+        self._lock: int | None = None
+        """A file descriptor, open as long as the run."""
         self._is_new = False
 
     @classmethod
@@ -87,7 +88,7 @@ class RunFolder:
                 f"{self.path} has {free >> 20} MiB free; a run needs at least {LOWEST_FREE_BYTES >> 20} MiB. "
                 "Free some space or set trainer.default_local_dir to a folder on another disk"
             )
-        self._lock = open(self.path / "logs" / "run.lock", "a+")  # noqa: SIM115  (held as long as the run)
+        self._lock = os.open(self.path / "logs" / "run.lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -100,7 +101,8 @@ class RunFolder:
     def close(self) -> None:
         """Give the lock back."""
         if self._lock is not None:
-            self._lock.close()
+            os.close(self._lock)
+            self._lock = None
 
     def withdraw(self) -> None:
         """Take back what `open` made of a new folder: with a run that could not start, a mended one need not agree."""

@@ -25,7 +25,7 @@ class SharedBucketsCheckpointEngine(CUDAIPCCheckpointEngine):
     device = "cpu"
 
     def connect(self) -> None:
-        torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]
+        torch.multiprocessing.set_sharing_strategy("file_system")
 
 
 ENGINES = [SharedMemoryCheckpointEngine, GlooCheckpointEngine, SharedBucketsCheckpointEngine]
@@ -51,7 +51,7 @@ def weights_of(version: int) -> dict[str, torch.Tensor]:
         name: torch.full(size, version, dtype=dtype) for (name, size), dtype in zip(sizes.items(), types, strict=True)
     }
     for name in ("few", "much"):
-        weights[name].share_memory_()  # type: ignore[no-untyped-call]
+        weights[name].share_memory_()
     return weights
 
 

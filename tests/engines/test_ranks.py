@@ -111,7 +111,7 @@ def test_ranks_in_bfloat16_train_as_one_rank_does() -> None:
     assert_ranks_train_as_one(2, dtype="bfloat16", tolerance=2e-2)
 
 
-class Reductions(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Reductions(TorchDispatchMode):
     """Counts how often gradients are summed up over the ranks."""
 
     count = 0

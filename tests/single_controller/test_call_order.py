@@ -3,6 +3,8 @@
 import asyncio
 import random
 
+import pytest
+
 from agentverl.single_controller.call_order import CallOrder, Turn
 
 
@@ -10,9 +12,8 @@ async def test_calls_begin_as_each_caller_sent_them() -> None:
     order, begun = CallOrder(), []
 
     async def call(turn: Turn) -> None:
-        await order.come(turn)
-        begun.append(turn)
-        order.pass_on(turn)
+        async with order.beginning(turn):
+            begun.append(turn)
 
     turns = [Turn(caller, number) for caller in ("a", "b") for number in range(20)]
     random.Random(0).shuffle(turns)
@@ -21,11 +22,17 @@ async def test_calls_begin_as_each_caller_sent_them() -> None:
         assert [turn.number for turn in begun if turn.caller == caller] == list(range(20))
 
 
-async def test_a_call_waits_for_one_that_has_not_come_yet() -> None:
+async def test_a_call_waits_for_one_that_has_not_come_yet_even_if_that_fails() -> None:
     order = CallOrder()
-    later = asyncio.ensure_future(order.come(Turn("a", 1)))
+
+    async def later() -> None:
+        async with order.beginning(Turn("a", 1)):
+            pass
+
+    waiting = asyncio.ensure_future(later())
     await asyncio.sleep(0.01)
-    assert not later.done()
-    await order.come(Turn("a", 0))
-    order.pass_on(Turn("a", 0))
-    await later
+    assert not waiting.done()
+    with pytest.raises(RuntimeError, match="it does not begin"):
+        async with order.beginning(Turn("a", 0)):
+            raise RuntimeError("it does not begin")
+    await waiting

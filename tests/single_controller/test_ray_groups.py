@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,12 @@ def test_calls_begin_in_the_order_in_which_they_were_sent(workers: RayWorkerGrou
     for _ in range(100):
         # The second one waits, in the thread of both, for what the first one makes.
         assert workers.add_unseen(workers.add_later(data), 5).batch.tensor("a").tolist() == [6, 7]
+
+
+def test_threads_of_a_controller_may_call_at_the_same_time(workers: RayWorkerGroup) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        answers = threads.map(lambda number: workers.same(number)[0][1], range(60))
+        assert list(answers) == [(number,) for number in range(60)]
 
 
 def test_ranks_of_one_share_of_a_mesh_get_the_same_rows(workers: RayWorkerGroup) -> None:

@@ -71,7 +71,7 @@ def _take_from_first(tensor: torch.Tensor, ranks: Ranks) -> None:
         filled = torch.empty_like(tensor, device=ranks.device)
         if isinstance(tensor, nn.Parameter):
             filled = nn.Parameter(filled, requires_grad=tensor.requires_grad)
-        torch.utils.swap_tensors(tensor, filled)  # type: ignore[no-untyped-call]  # torch gives it no types
+        torch.utils.swap_tensors(tensor, filled)
     else:
         tensor.data = tensor.data.to(ranks.device)
     ranks.broadcast(tensor.data)
