@@ -7,10 +7,8 @@ from typing import Any
 
 from agentverl.agent_loops.cutting import TokenCutter
 from agentverl.agent_loops.limits import ChatLimits, TrajectoryBudget
-from agentverl.agent_loops.prompt_cache import PromptCache
 from agentverl.agent_loops.protocols import BoundTool, Conversation, ModelClient, ReplyParser, Template, World
 from agentverl.deadlines import Deadline
-from agentverl.messages import Message
 from agentverl.settings.seeds import derive_seed
 
 
@@ -26,8 +24,6 @@ class AgentContext:
     parser: ReplyParser
     limits: ChatLimits
     cutter: TokenCutter
-    prompts: PromptCache | None = None
-    """Prompts that other samples of the same row already had encoded."""
     tools: Mapping[str, BoundTool] = field(default_factory=dict)
     environment: Any = None
     world: World | None = None
@@ -58,11 +54,6 @@ class AgentContext:
     @property
     def tokenizer(self) -> Any:
         return self.template.tokenizer
-
-    def prompt_ids(self, messages: Sequence[Message], schemas: list[dict[str, Any]] | None) -> list[int]:
-        """The ids of a conversation, rendered whole."""
-        cache = self.prompts
-        return self.template.prompt(messages, schemas) if cache is None else cache.ids(messages, schemas)
 
     def decode(self, token_ids: list[int]) -> str:
         """The text of sampled ids, control tokens included, just as the tokenizer's own decoder spells it."""

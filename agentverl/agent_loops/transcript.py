@@ -39,7 +39,7 @@ class Transcript:
         self._waiting: list[Message] = []
         self._last_sampled: list[int] | None = None
         self._collect_images(self.messages)
-        self.sequence = TokenSequence(context.next_index(), context.prompt_ids(self.messages, schemas))
+        self.sequence = TokenSequence(context.next_index(), context.template.prompt(self.messages, schemas))
         if kept is not None and keep_last_turns and kept._last_sampled is not None:
             self._reuse(kept, keep_last_turns)
 
@@ -100,7 +100,7 @@ class Transcript:
         self._rounds += self._last_sampled is not None and not self._waiting
         if self._last_sampled is None:
             self.messages += messages
-            self.sequence.prompt_ids = self._context.prompt_ids(self.messages, self._schemas)
+            self.sequence.prompt_ids = self._context.template.prompt(self.messages, self._schemas)
             return self.room >= 1
         room = self.room + len(self.sequence.pending_ids) - 1
         fitted = fit(messages, room, self._render, self._context.cutter, self._limits.tool_response_truncate_side)

@@ -107,7 +107,7 @@ class AgentLoopBase(NativeAgentLoopBase):
         self, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None, **_: Any
     ) -> list[int]:
         """The ids of the prompt; a prompt longer than allowed is an error and never loses its beginning silently."""
-        ids = self.context.prompt_ids(messages, tools)
+        ids = self.context.template.prompt(messages, tools)
         limit = self.rollout_config.get("prompt_length")
         if limit is not None and len(ids) > limit:
             raise BadInputError(f"the prompt has {len(ids)} tokens, more than data.max_prompt_length={limit}")

@@ -1,9 +1,11 @@
 """Messages to token ids: whole prompts, and the deltas that are appended after what the policy sampled."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from agentverl.data.control_text import ControlText, Disguise
+from agentverl.data.recent_ids import RecentIds
 from agentverl.data.template_facts import learn_facts
 from agentverl.data.template_rendering import TemplateRenderer
 from agentverl.data.turn_heads import (
@@ -52,6 +54,7 @@ class ChatTemplate:
         self._maker = HeadMaker(self._renderer, self._control, eos)
         self._facts = learn_facts(self._maker, self._renderer, self._control)
         self._heads: dict[CallKey, Head] = {}
+        self._recent = RecentIds()
         self._closing = self._control.encode(self._head((), None).closing)
         self.eos_token_ids: frozenset[int] = eos | self._facts.end_ids
         self.strips_reasoning = self._facts.strips_reasoning
@@ -67,6 +70,9 @@ class ChatTemplate:
         Raises:
             BadInputError: a message is malformed or the template refuses the conversation.
         """
+        return self._recent.of((messages, tools), partial(self._prompt, messages, tools))
+
+    def _prompt(self, messages: Sequence[Message], tools: Tools | None) -> list[int]:
         disguise = Disguise()
         prepared = [self._renderer.prepare(message, disguise) for message in messages]
         text = self._renderer.render(prepared, tools, disguise, generation_prompt=True)
@@ -89,11 +95,18 @@ class ChatTemplate:
                 f"a delta follows an assistant message, not one with role {messages_before[-1].get('role')!r}; "
                 "give all messages since the last assistant message at once"
             )
+        used_tools = tools if self._facts.depends_on_tools else None
+        made = messages_before[-1].get("tool_calls") if messages_before and self._facts.depends_on_calls else None
+        encode = partial(self._delta, messages_before, new_messages, used_tools)
+        return self._recent.of((new_messages, made, used_tools, "delta"), encode)
+
+    def _delta(
+        self, messages_before: Sequence[Message], new_messages: Sequence[Message], used_tools: Tools | None
+    ) -> list[int]:
         disguise = Disguise()
         new = [self._renderer.prepare(message, disguise) for message in new_messages]
         if any(message["role"] == "assistant" for message in new):
             raise BadInputError("a delta has no assistant messages: those are sampled")
-        used_tools = tools if self._facts.depends_on_tools else None
         head = self._head(self._calls(messages_before, new), used_tools)
         text = self._control.control_ids[head.end_id] + self._maker.rest(head, new, used_tools, disguise)
         ids = self._control.encode(text, disguise)

@@ -101,7 +101,6 @@ class Attempt:
             parser=parts.parser,
             limits=self._settings.limits,
             cutter=self._workshop.cutter,
-            prompts=self._workshop.prompts,
             tools=stage.tools,
             environment=environment,
             world=environment if environment is not None and environment.steps() else None,

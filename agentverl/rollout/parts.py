@@ -6,7 +6,6 @@ from typing import Any
 
 from agentverl.agent_loops.cutting import TokenCutter
 from agentverl.agent_loops.loading import AgentLoops
-from agentverl.agent_loops.prompt_cache import PromptCache
 from agentverl.agent_loops.protocols import ReplyParser, Template
 from agentverl.rewards.base import RewardManager
 from agentverl.rollout.keeper import Keeper
@@ -41,7 +40,6 @@ class Workshop:
     parts: EpisodeParts
     worlds: Worlds
     cutter: TokenCutter
-    prompts: PromptCache
     turnstile: Turnstile
     """Through which episodes pass where they begin, and with each answer of a server."""
     vocabulary: int

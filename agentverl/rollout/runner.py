@@ -6,7 +6,6 @@ import random
 import time
 
 from agentverl.agent_loops.cutting import TokenCutter
-from agentverl.agent_loops.prompt_cache import PromptCache
 from agentverl.errors import BoundaryError
 from agentverl.rollout.attempt import Attempt
 from agentverl.rollout.client import Gate, HeldServer
@@ -29,9 +28,9 @@ class EpisodeRunner:
         self.settings = settings
         self.parts = parts
         self.worlds = Worlds(settings.environment, settings.environment_kwargs)
-        cutter, prompts = TokenCutter(parts.template.tokenizer), PromptCache(parts.template)
+        cutter = TokenCutter(parts.template.tokenizer)
         vocabulary = max(parts.template.tokenizer.get_vocab().values()) + 1
-        self._workshop = Workshop(settings, parts, self.worlds, cutter, prompts, Turnstile(), vocabulary)
+        self._workshop = Workshop(settings, parts, self.worlds, cutter, Turnstile(), vocabulary)
         self._judging = None if parts.reward is None else Judging(parts.reward, settings, parts.keeper)
         self._defers_judging = False
 
