@@ -130,6 +130,11 @@ class Ragged:
         return self.offsets.diff()
 
     @property
+    def row_index(self) -> Tensor:
+        """(N) int64: the number of the row that each entry stands in."""
+        return _repeated(self.lengths)
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.values.dtype
 
@@ -157,7 +162,7 @@ class Ragged:
         chosen = row_numbers(index, len(self)).to(self.device)
         lengths = self.lengths[chosen]
         starts = lengths.cumsum(0) - lengths
-        shift = torch.repeat_interleave(self.offsets[chosen] - starts, lengths)
+        shift = (self.offsets[chosen] - starts)[_repeated(lengths)]
         return Ragged.from_lengths(self.values[torch.arange(len(shift), device=self.device) + shift], lengths)
 
     def unbind(self) -> list[Tensor]:
@@ -213,6 +218,13 @@ class Ragged:
 
     def __repr__(self) -> str:
         return f"Ragged(rows={len(self)}, values={tuple(self.values.shape)}, dtype={self.dtype})"
+
+
+def _repeated(counts: Tensor) -> Tensor:
+    """Each index of `counts` (B) as often as it says."""
+    # numpy's, as torch's wakes all threads for it: 6 and 80 us for 32 rows of 64.
+    numbers = np.repeat(np.arange(len(counts)), counts.cpu().numpy())
+    return torch.from_numpy(numbers).to(counts.device)
 
 
 def equal_tensors(one: Tensor, other: Tensor) -> bool:

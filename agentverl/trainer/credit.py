@@ -90,6 +90,6 @@ def set_reward_baselines(batch: DataProto, greedy: Mapping[str, Group], policies
         apply_end_policies(sample, policies)
         is_main = torch.tensor([role == "main" for role in sample.non_tensor_batch["role"]])
         scores = sample.batch.ragged("token_level_scores")
-        earned[uid] = float(scores.values[torch.repeat_interleave(is_main, scores.lengths)].sum())
+        earned[uid] = float(scores.values[is_main[scores.row_index]].sum())
     baselines = [earned[uid] for uid in batch.non_tensor_batch["uid"]]
     batch.non_tensor_batch["reward_baselines"] = np.array(baselines, dtype=object)

@@ -86,8 +86,8 @@ def _value_metrics(batch: DataProto, mask: torch.Tensor) -> dict[str, float]:
 
 
 def _row_sums(column: Ragged) -> np.ndarray[Any, Any]:
-    rows = torch.repeat_interleave(torch.arange(len(column)), column.lengths)
-    return torch.zeros(len(column), dtype=torch.float64).index_add_(0, rows, column.values.double()).numpy()
+    sums = torch.zeros(len(column), dtype=torch.float64).index_add_(0, column.row_index, column.values.double())
+    return sums.numpy()
 
 
 def _trajectory_sums(batch: DataProto, name: str) -> np.ndarray[Any, Any]:

@@ -27,7 +27,7 @@ class JoinedTrajectories:
         lengths = responses.lengths.tolist()
         self._shape = len(self.units), max((sum(lengths[row] for row in rows) for rows in self.units), default=0)
         shift = torch.tensor(self._first_cells(lengths), dtype=torch.int64) - responses.offsets[:-1]
-        self._cells = torch.arange(len(responses.values)) + torch.repeat_interleave(shift, responses.lengths)
+        self._cells = torch.arange(len(responses.values)) + shift[responses.row_index]
         """For each response token of the batch, its cell in a (U, T) matrix whose rows stand one after the other."""
 
     def column(self, name: str) -> torch.Tensor:
@@ -37,7 +37,7 @@ class JoinedTrajectories:
     def turns(self) -> torch.Tensor:
         """(U, T) the number of the policy's turn that a token belongs to, from 0; -1 for all other tokens."""
         column, first = self._batch.batch.ragged("turn_index"), self._first_turns()
-        shift = torch.repeat_interleave(torch.tensor(first, dtype=column.values.dtype), column.lengths)
+        shift = torch.tensor(first, dtype=column.values.dtype)[column.row_index]
         return self._joined(torch.where(column.values >= 0, column.values + shift, column.values), padding=-1)
 
     def of_each_turn(self, name: str) -> list[list[Any]]:

@@ -136,16 +136,15 @@ def loss_weight(data: DataProto, loss_agg_mode: str, loss_scale_factor: float | 
     """
     mask = data.batch.ragged("response_mask")
     trajectories: Any = data.non_tensor_batch.get("trajectory_id")
-    tokens_b = torch.zeros(len(mask), dtype=torch.long).index_add_(
-        0, torch.repeat_interleave(torch.arange(len(mask)), mask.lengths), mask.values.long()
-    )
-    rows = row_loss_weights(
+    row_of_token = mask.row_index
+    tokens_b = torch.zeros(len(mask), dtype=torch.long).index_add_(0, row_of_token, mask.values.long())
+    weight_b = row_loss_weights(
         tokens_b,
         loss_agg_mode,
         trajectory_index=None if trajectories is None else list(trajectories),
         loss_scale_factor=loss_scale_factor or float(mask.lengths.max()) if len(mask) else None,
     )
-    return mask.like(torch.repeat_interleave(rows, mask.lengths) * mask.values)
+    return mask.like(weight_b[row_of_token] * mask.values)
 
 
 def _sum(value: torch.Tensor) -> Metric:

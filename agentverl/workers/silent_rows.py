@@ -34,8 +34,7 @@ def without_silent_rows(config: ActorSettings, data: DataProto) -> DataProto:
 
 def _count(column: Ragged) -> torch.Tensor:
     """(B) entries of each row that are not 0."""
-    rows = torch.repeat_interleave(torch.arange(len(column)), column.lengths)
-    return torch.zeros_like(column.lengths).index_add_(0, rows, (column.values != 0).long())
+    return torch.zeros_like(column.lengths).index_add_(0, column.row_index, (column.values != 0).long())
 
 
 def _only_advantages_count(config: ActorSettings, data: DataProto) -> bool:

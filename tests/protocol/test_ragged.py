@@ -25,6 +25,7 @@ def test_rows_survive_padding_and_pickling(rows: list[list[int]]) -> None:
     assert listed(column) == rows
     assert [row.tolist() for row in column] == rows
     assert Ragged.from_padded(column.to_padded(7, length=9), column.lengths) == column
+    assert column.row_index.tolist() == [number for number, row in enumerate(rows) for _ in row]
     assert pickle.loads(pickle.dumps(column)) == column
 
 

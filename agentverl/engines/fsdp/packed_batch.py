@@ -38,7 +38,7 @@ class PackedBatch:
         responses, mask = data.batch.ragged("responses"), response_mask(data)
         order = _Order(data)
         places = mask.values.nonzero().squeeze(1)
-        rows_m = torch.repeat_interleave(torch.arange(len(mask)), mask.lengths)[places]
+        rows_m = mask.row_index[places]
         shift_b = torch.tensor(order.first_predicting) - responses.offsets[:-1]
         temperature = data.batch.ragged("temperature").values[places] if "temperature" in data.batch else None
         return cls(
@@ -117,7 +117,7 @@ def forward_lengths(data: DataProto) -> torch.Tensor:
     0 where nothing is predicted.
     """
     mask = response_mask(data)
-    rows = torch.repeat_interleave(torch.arange(len(mask)), mask.lengths)
+    rows = mask.row_index
     nth = torch.arange(len(rows)) - mask.offsets[:-1][rows] + 1
     nth = torch.where(mask.values != 0, nth, 0)
     used_b = torch.zeros(len(mask), dtype=torch.long).scatter_reduce_(0, rows, nth, "amax")
