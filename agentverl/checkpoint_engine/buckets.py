@@ -1,6 +1,6 @@
 """Buckets: tensors side by side in one buffer, with a list of what lies where."""
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -30,12 +30,17 @@ def view(buffer: torch.Tensor, entry: Entry | list[Any]) -> tuple[str, torch.Ten
     return name, bytes_of_it.view(dtype).view(shape)
 
 
-def fill(weights: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int) -> Iterator["Filling"]:
-    """Tensors in groups that fit into a bucket, in order; one that is larger than a bucket is alone."""
+def fill(
+    weights: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int, takes_room: Callable[[torch.Tensor], bool]
+) -> Iterator["Filling"]:
+    """Tensors in groups that fit into a bucket, in order; of those that take room, a larger one is alone."""
     filling = Filling()
     for name, tensor in weights:
+        if not takes_room(tensor):
+            filling.add(place(name, tensor, 0)[0], tensor, filling.end)
+            continue
         entry, end = place(name, tensor, filling.end)
-        if filling.entries and end > bucket_bytes:
+        if filling.end and end > bucket_bytes:
             yield filling
             filling = Filling()
             entry, end = place(name, tensor, 0)

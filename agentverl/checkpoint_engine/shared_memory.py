@@ -31,6 +31,10 @@ class SharedMemoryCheckpointEngine(StreamedCheckpointEngine):
     def connect(self) -> None:
         """Buckets are made when they are needed."""
 
+    def takes_room(self, tensor: torch.Tensor) -> bool:
+        """A tensor that is lent needs none, so that all of them are told of at once."""
+        return self._lent.lend(tensor) is None
+
     def put(self, slot: int, filling: Filling) -> dict[str, Any]:
         places = {number: place for number, one in enumerate(filling.tensors) if (place := self._lent.lend(one))}
         told: dict[str, Any] = {

@@ -62,7 +62,7 @@ class StreamedCheckpointEngine(CheckpointEngine):
     def _send(self, weights: NamedTensors) -> None:
         number = 0
         try:
-            for filling in fill(weights, self.seat.bucket_bytes):
+            for filling in fill(weights, self.seat.bucket_bytes, self.takes_room):
                 if number >= _BUCKETS:
                     self.board.hear_all(self._key(number - _BUCKETS, "taken"))
                 self.board.tell(self._key(number, "bucket"), self.put(number % _BUCKETS, filling))
@@ -133,6 +133,10 @@ class StreamedCheckpointEngine(CheckpointEngine):
 
     def _key(self, number: int, what: str) -> str:
         return f"{self._updates}/{what}/{number}"
+
+    def takes_room(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor travels in a bucket; one that does not is told of with those that do."""
+        return True
 
     @abstractmethod
     def connect(self) -> None:
