@@ -97,6 +97,8 @@ class Rollouts:
             BadInputError: a row without `uid`, or two of the same that are under way.
         """
         with self._changed:
+            if validation and not self._expected(True):
+                self._ledgers[True] = ValidationLedger()  # each validation counts for itself
             groups = [self._group(row, n, validation, greedy) for row in rows]
             self._open |= {group.number: group for group in groups}
         self.thread.start(self._play(groups))

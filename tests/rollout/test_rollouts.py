@@ -130,6 +130,15 @@ def test_failed_samples_of_validation_are_told_and_not_replaced(template: ChatTe
         assert [(len(group.results), len(group.failures)) for group in groups] == [(1, 1), (1, 1)]
 
 
+def test_each_validation_counts_for_itself(template: ChatTemplate) -> None:
+    with playing(template, Stub(lambda episode: episode.uid == "0-1")) as (rollouts, _):
+        rollouts.submit(rows(1), 2, validation=True)
+        rollouts.next_groups(1, validation=True)
+        rollouts.submit(rows(1, first=1), 2, validation=True)
+        with pytest.raises(TrainingStoppedError, match="all 2 trajectories of validation failed"):
+            rollouts.next_groups(1, validation=True)
+
+
 def test_an_error_of_the_user_reaches_who_waits(template: ChatTemplate) -> None:
     class Wrong:
         async def run(self, *_: Any) -> EpisodeResult:
