@@ -64,7 +64,7 @@ class ResourcePoolManager:
         pool_class: what a pool is made with.
 
     Raises:
-        ResourceError: a role with a pool that does not exist, or mapped twice.
+        ResourceError: a pool with a node without places, or a role with a pool that does not exist, or mapped twice.
     """
 
     def __init__(
@@ -140,4 +140,9 @@ def _places(name: str, spec: PoolSpec) -> list[int]:
         if set(spec) not in ({"gpu"}, {"cpu"}):
             raise ResourceError(f"resource pool {name!r}: got {dict(spec)}; expected [places on each node] or gpu: 4")
         spec = next(iter(spec.values()))
-    return [spec] if isinstance(spec, int) else list(spec)
+    places = [spec] if isinstance(spec, int) else list(spec)
+    if not places or min(places) < 1:
+        raise ResourceError(
+            f"resource pool {name!r}: got {places}; expected at least 1 place on each node, as in [4, 4]"
+        )
+    return places

@@ -6,7 +6,7 @@ import pytest
 
 from agentverl.single_controller.dispatch import Dispatch, register
 from agentverl.single_controller.launcher import Placement
-from agentverl.single_controller.pools import ResourcePool, ResourcePoolManager
+from agentverl.single_controller.pools import PoolSpec, ResourcePool, ResourcePoolManager
 from agentverl.single_controller.worker import Worker, WorkerClass
 from agentverl.single_controller.worker_errors import ResourceError, WorkerClassError
 
@@ -55,6 +55,10 @@ def test_pools_that_cannot_work_are_refused() -> None:
         ResourcePool([4, 0])
     with pytest.raises(ResourceError, match="expected \\[places on each node\\] or gpu: 4"):
         ResourcePoolManager({"a": {"tpu": 4}})
+    specs: list[PoolSpec] = [[-1], [4, 0], [], 0, {"gpu": 0}]
+    for spec in specs:
+        with pytest.raises(ResourceError, match=r"pool 'large': got .*; expected at least 1 place on each node"):
+            ResourcePoolManager({"large": spec})
 
 
 class Plain(Worker):
