@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentverl import plugins
-from agentverl.settings.known_names import ESTIMATORS, KL_PENALTIES, POLICY_LOSSES
+from agentverl.settings.known_names import ESTIMATORS, KL_PENALTIES, POLICY_LOSSES, RUNTIME_ENV
 from agentverl.settings.paths import resolve_path
 from agentverl.settings.root import Settings
 from agentverl.settings.sft import SFTSettings
@@ -168,6 +168,8 @@ def _processes(s: Settings) -> Iterator[str]:
     ports = s.trainer.master_port_range
     if ports is not None and ports[0] > ports[1]:
         yield f"trainer.master_port_range={list(ports)}: the first port is above the last"
+    for key in sorted(s.ray_kwargs.ray_init.runtime_env.keys() - RUNTIME_ENV):
+        yield f"ray_kwargs.ray_init.runtime_env.{key}: no such key{_near(key, sorted(RUNTIME_ENV))}"
 
 
 def _lengths(s: Settings) -> Iterator[str]:

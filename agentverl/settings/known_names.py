@@ -52,3 +52,24 @@ AVERAGED_BY_SEQUENCE = frozenset({"sapo", "geo_mean"})
 
 KL_PENALTIES = frozenset({"kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3"})
 """Each also with `+`: the gradient of k2."""
+
+RUNTIME_ENV = frozenset(
+    {
+        "conda",
+        "config",
+        "container",
+        "env_vars",
+        "excludes",
+        "image_uri",
+        "java_jars",
+        "nsight",
+        "pip",
+        "py_executable",
+        "py_modules",
+        "rocprof_sys",
+        "uv",
+        "worker_process_setup_hook",
+        "working_dir",
+    }
+)
+"""Keys of Ray's runtime environment, which takes others without a word."""

@@ -145,6 +145,11 @@ CASES = [
         ["trainer.launcher=ray", "ray_kwargs.ray_init.address=auto", "ray_kwargs.ray_init.num_cpus=4"],
         "Ray runs already, at ray_kwargs.ray_init.address",
     ),
+    Case(
+        "misspelt key of Ray's runtime environment",
+        ["trainer.launcher=ray", "ray_kwargs.ray_init.runtime_env={env_var: {A: b}}"],
+        "ray_kwargs.ray_init.runtime_env.env_var: no such key; nearest: env_vars",
+    ),
     Case("servers of their own in one process", ["rollout.nnodes=1"], "serves in its own process; set it to 0"),
     Case(
         "servers that naive does not reach",

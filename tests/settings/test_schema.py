@@ -1,10 +1,14 @@
 """The schema by itself: defaults, what is derived from them, reading like a mapping."""
 
+import inspect
+
 import pytest
 from pydantic import ValidationError
+from ray.runtime_env import RuntimeEnv
 
 from agentverl.settings.actor import ActorSettings, RefSettings
 from agentverl.settings.keys import find, keys, lengthen, nearest
+from agentverl.settings.known_names import RUNTIME_ENV
 from agentverl.settings.micro_batches import MicroBatchLimit
 from agentverl.settings.rollout import RolloutSettings
 from agentverl.settings.root import Settings
@@ -129,3 +133,8 @@ def test_lengthening_leaves_other_words_alone() -> None:
     assert lengthen("modelling.path", Settings) == "modelling.path"
     assert lengthen("model.path", SFTSettings) == "model.path"
     assert lengthen("agent", Settings) == "actor_rollout_ref.rollout.agent"
+
+
+def test_every_key_of_a_runtime_environment_of_ray_is_known() -> None:
+    theirs = {*inspect.signature(RuntimeEnv).parameters, *RuntimeEnv.known_fields} - {"kwargs"}
+    assert {key for key in theirs if not key.startswith("_")} == RUNTIME_ENV
