@@ -56,9 +56,9 @@ def connect(init: RayInit) -> bool:
             "object_store_memory": init.object_store_memory,
         }
         options |= {name: value for name, value in own.items() if value is not None}
-    if address is not None:
-        _require_listening(address)
     try:
+        if address is not None:
+            _require_answer(address)
         ray.init(**options)
     except Exception as error:
         raise _explained(error, address) from error
@@ -73,15 +73,27 @@ def disconnect() -> None:
     ray.shutdown()
 
 
-def _require_listening(address: str) -> None:
-    """Ray itself would try for minutes to reach an address at which nobody listens."""
+def _require_answer(address: str) -> None:
+    """Ray itself would try for minutes to reach an address at which nobody listens, or something that is no Ray."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():  # `auto`, `local`
         return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
-    except OSError as error:
-        raise _explained(error, address) from error
+    socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    is_encrypted = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+    if not is_encrypted and not address.startswith("ray://"):
+        _require_ray(address)
+
+
+def _require_ray(address: str) -> None:
+    import grpc
+
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=_CONNECT_SECONDS)
+        except grpc.RpcError as error:
+            codes = grpc.StatusCode
+            if error.code() in (codes.UNAVAILABLE, codes.DEADLINE_EXCEEDED, codes.UNIMPLEMENTED):
+                raise ConnectionError(f"what listens there does not answer as Ray does ({error.details()})") from error
 
 
 def _explained(error: Exception, address: str | None) -> ResourceError:

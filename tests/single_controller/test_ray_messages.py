@@ -1,8 +1,11 @@
 """What keeps a run from reaching Ray is said in one line with the remedy."""
 
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import grpc
 import pytest
 import ray
 
@@ -49,3 +52,24 @@ def test_an_address_at_which_nobody_listens_is_said_at_once() -> None:
         address = f"127.0.0.1:{bound.getsockname()[1]}"
         with pytest.raises(ResourceError, match=f"Ray is not running at {address}: .*Connection refused.* `ray start"):
             connect(RayInit(address=address))
+
+
+def test_something_at_the_address_that_is_no_ray_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentverl.single_controller.ray_cluster._CONNECT_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        expect_no_ray(silent.getsockname()[1])
+    with ThreadPoolExecutor(1) as threads:
+        server = grpc.server(threads)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        expect_no_ray(port)
+        server.stop(None).wait()
+
+
+def expect_no_ray(port: int) -> None:
+    began = time.monotonic()
+    with pytest.raises(
+        ResourceError, match=f"Ray is not running at 127.0.0.1:{port}: what listens there does not answer"
+    ):
+        connect(RayInit(address=f"127.0.0.1:{port}"))
+    assert time.monotonic() - began < 10
