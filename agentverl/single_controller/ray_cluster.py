@@ -45,6 +45,8 @@ def connect(init: RayInit) -> bool:
     if ray.is_initialized():
         end_before_others()
         return False
+    # It warns that Ray asks for a token, which is the safe way and its default.
+    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
     address = init.address or os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {"address": address or "local", "log_to_driver": True, "logging_level": logging.WARNING}
     if init.runtime_env:

@@ -1,8 +1,13 @@
 """What keeps a run from reaching Ray is said in one line with the remedy."""
 
+import os
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import grpc
@@ -73,3 +78,23 @@ def expect_no_ray(port: int) -> None:
     ):
         connect(RayInit(address=f"127.0.0.1:{port}"))
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.integration
+def test_a_ray_of_its_own_asks_for_a_token_without_a_word(tmp_path: Path) -> None:
+    code = """
+        import os
+        from agentverl.single_controller.ray_cluster import RayInit, connect, disconnect
+        connect(RayInit(num_cpus=1, include_dashboard=False, object_store_memory=100 * 2**20))
+        disconnect()
+        print(os.environ["RAY_AUTH_MODE"])
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    ended = subprocess.run(
+        [sys.executable, "-c", dedent(code)],
+        env=environment | {"HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (ended.stdout, ended.stderr) == ("token\n", "")
