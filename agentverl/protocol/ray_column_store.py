@@ -36,7 +36,7 @@ class RayColumnStore(ColumnStore):
         except ray.exceptions.ObjectLostError as error:
             raise TrainingStoppedError(
                 "columns of the step are lost with the runner or the machine that held them: start the run again to go "
-                f"on from its last checkpoint ({' '.join(str(error).split())})"
+                "on from its last checkpoint"
             ) from error
         return [found[_part(key).reference][_part(key).number] for key in keys]
 

@@ -170,7 +170,9 @@ class Router(ABC):
         except (BoundaryError, OutOfTimeError) as error:
             if replica in self._rotation:
                 self.set_aside(replica)
-                self._last_loss = f"; the last one left it: {error}"
+                self._last_loss = (
+                    f"; the last one left it: {error}. Training that is started again goes on from its last checkpoint"
+                )
                 logger.warning("a rollout server left rotation, %d are left: %s", len(self._rotation), error)
             return False
         if replica in self._ailing and said.get("weight_version", -1) >= self._required_version:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from time import time
 from typing import Any
 
@@ -11,6 +12,13 @@ from agentverl.single_controller.outcome import Failure, Outcome
 from agentverl.single_controller.worker_errors import WorkerDiedError, WorkerError
 
 _LINES_OF_LOG = 40
+_LONGEST_REASON = 200
+_REASONS = {
+    "unexpectedly exits with a connection error": "it was killed, as where memory runs out, or it crashed",
+    "its node has died": "its machine is gone",
+    "killed by `ray.kill`": "it was ended",
+}
+"""Of what Ray says with many words, and often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +73,19 @@ def died(error: Exception, where: str, rank: int, log: Path | None) -> WorkerErr
     else:
         tail = _end_of(log)
         said = f"; its log {log} ends: {tail.splitlines()[-1]}" if tail else ""
-        failed = WorkerDiedError(f"{where}: its process died: {text}{said}", rank, tail)
+        failed = WorkerDiedError(f"{where}: its process died: {_reason(error)}{said}", rank, tail)
     failed.__cause__ = error
     return failed
+
+
+def _reason(error: Exception) -> str:
+    """Why a process died, in a few words."""
+    text = str(error)
+    for words, reason in _REASONS.items():
+        if words in text:
+            return reason
+    own = " ".join(line for line in text.splitlines() if not line.startswith("\t"))  # tabs begin Ray's ids of the actor
+    return shorten(own.removeprefix("The actor died unexpectedly before finishing this task. "), _LONGEST_REASON)
 
 
 def _end_of(log: Path | None) -> str:

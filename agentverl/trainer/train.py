@@ -6,8 +6,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from agentverl.errors import TrainingStoppedError
 from agentverl.settings.root import Settings
 from agentverl.single_controller.launcher import run_program
+from agentverl.single_controller.worker_errors import WorkerDiedError, WorkerStalledError
 from agentverl.trainer.interruption import Interruption
 from agentverl.trainer.placement import ray_init
 from agentverl.trainer.ppo import PPOTrainer
@@ -45,10 +47,20 @@ def train(settings: Settings) -> Summary:
         RequeueError: SIGTERM came; everything is saved.
     """
     program = TrainingProgram(settings)
-    summary, folder = run_program(settings.trainer.launcher, program, ray_init(settings), _interruption())
+    try:
+        summary, folder = run_program(settings.trainer.launcher, program, ray_init(settings), _interruption())
+    except (WorkerDiedError, WorkerStalledError) as error:
+        raise TrainingStoppedError(f"{error}{_remedy(settings)}") from error
     quickstart = settings.trainer.experiment_name == "quickstart"
     say_goodbye(summary, folder, quickstart=quickstart, console=Console())
     return summary
+
+
+def _remedy(settings: Settings) -> str:
+    """What to do about a process that was lost."""
+    if settings.trainer.resume_mode != "auto":
+        return ""
+    return ". Start the same command again: the run goes on from its last checkpoint, if it has one"
 
 
 @contextmanager

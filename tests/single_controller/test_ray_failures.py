@@ -43,6 +43,10 @@ def test_a_killed_process_is_reported_while_the_other_rank_waits(pool: RayResour
     assert time.monotonic() - began < 60
     assert raised.value.rank == 1
     assert "the last words of a rank" in raised.value.worker_traceback
+    log = tmp_path / "reporter-rank1.log"
+    assert str(raised.value).endswith(
+        f"it was killed, as where memory runs out, or it crashed; its log {log} ends: the last words of a rank"
+    )
     group.close()
 
 
@@ -159,7 +163,7 @@ def test_a_rank_that_was_ended_can_be_restarted_and_closed(pool: RayResourcePool
     before = group.process_id()
     for _ in range(2):
         group.end_rank(1)
-    with pytest.raises(WorkerDiedError):
+    with pytest.raises(WorkerDiedError, match=r"its process died: it was ended$"):
         group.same()
     group.restart(1)
     assert group.process_id()[1] != before[1]

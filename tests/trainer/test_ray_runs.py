@@ -66,6 +66,9 @@ def test_sigterm_saves_and_a_killed_rank_ends_the_run_with_one_line(tmp_path: Pa
     last = training.printed.strip().splitlines()[-1]
     assert last.startswith("error: ")
     assert "rank 0 of 1" in last
+    assert "it was killed, as where memory runs out, or it crashed" in last
+    assert "goes on from its last checkpoint" in last
+    assert "actor_id" not in last
 
 
 @pytest.mark.integration
