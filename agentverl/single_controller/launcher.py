@@ -132,6 +132,16 @@ class Places:
         self._is_own = is_own
         self._started: list[str] = []
 
+    def reserve(self, role: str, *later: str) -> None:
+        """Take what the workers of a role will stand on, before they start; see that there is room for the later roles.
+
+        Raises:
+            ResourceError: places or ports are missing, or a role has no pool.
+        """
+        for name in later:
+            self.manager.get_resource_pool(name).require()
+        self.manager.get_resource_pool(role).reserve(self._placement.options)
+
     def start(self, role: str, worker_class: WorkerClass, pool: ResourcePool | None = None) -> WorkerGroup:
         """Start the workers of a role on its pool, or the given one.
 

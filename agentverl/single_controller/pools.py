@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from agentverl.single_controller.host_options import HostOptions
 from agentverl.single_controller.worker_errors import ResourceError
 
 PoolSpec = int | Sequence[int] | Mapping[str, int]
@@ -46,6 +47,20 @@ class ResourcePool:
     def world_size(self) -> int:
         """Places in all."""
         return sum(self.store)
+
+    def require(self) -> None:
+        """Check that the places exist, whoever holds them now.
+
+        Raises:
+            ResourceError: they do not.
+        """
+
+    def reserve(self, options: HostOptions) -> None:
+        """Take the places, where others could; workers that start on them later find what the options ask for.
+
+        Raises:
+            ResourceError: places or ports are missing.
+        """
 
     def release(self) -> None:
         """Give the places back, where they were reserved; may be called twice."""

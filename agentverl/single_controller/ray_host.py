@@ -17,7 +17,7 @@ from typing import Any
 from agentverl.single_controller.arguments import needs_resolving, resolved
 from agentverl.single_controller.call_order import CallOrder, Turn
 from agentverl.single_controller.outcome import Failure, Outcome, outcome_of
-from agentverl.single_controller.ports import free_port
+from agentverl.single_controller.ports import address_here
 from agentverl.single_controller.splitting import Arguments
 from agentverl.single_controller.worker import Place, Worker, WorkerClass
 
@@ -58,10 +58,8 @@ class WorkerHost:
         return self._settings.title
 
     async def address(self, ports: tuple[int, int] | None) -> tuple[str, int | None]:
-        """The address of this process, and a port that is free there; None where all of the range are taken."""
-        import ray  # only a process of Ray gets here
-
-        return ray.util.get_node_ip_address(), free_port(ports)
+        """See `address_here`."""
+        return address_here(ports)
 
     async def set_up(self, pickled: bytes, place: Place, environment: dict[str, str]) -> Outcome | Failure:
         """Make the worker of each role."""

@@ -14,6 +14,7 @@ from agentverl.single_controller.call_order import Turn
 from agentverl.single_controller.host_options import HostOptions
 from agentverl.single_controller.outcome import Failure
 from agentverl.single_controller.pickling import pickled
+from agentverl.single_controller.ports import taken
 from agentverl.single_controller.ray_call import RayCall, died
 from agentverl.single_controller.ray_host import HostSettings, WorkerHost
 from agentverl.single_controller.ray_pools import PlacePool, Slot, UnreservedSlot
@@ -135,10 +136,7 @@ class RayHosts:
         except ray.exceptions.RayError as error:
             raise died(error, where, 0, self.log(0)) from error
         if port is None:
-            low, high = self.options.ports or (0, 0)
-            raise ResourceError(
-                f"trainer.master_port_range=[{low}, {high}]: every port of it is taken on {address}; name another range"
-            )
+            raise taken(self.options.ports, address)
         return address, port
 
     def where(self, rank: int, method: str) -> str:

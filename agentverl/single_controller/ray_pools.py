@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from agentverl.single_controller import ray_cluster
+from agentverl.single_controller.host_options import HostOptions
 from agentverl.single_controller.pools import ResourcePool
+from agentverl.single_controller.ports import address_here, taken
 from agentverl.single_controller.worker_errors import ResourceError
 
 if TYPE_CHECKING:
@@ -90,12 +92,37 @@ class RayResourcePool(ResourcePool):
             self._slots = self._reserve(timeout_seconds)
         return self._slots
 
+    def require(self) -> None:
+        ray_cluster.require(self._what, [(places, self._bundle) for places in self.store])
+
+    def reserve(self, options: HostOptions) -> None:
+        slots = self.slots(options.start_seconds)
+        if options.ports is None:
+            return
+        import ray
+
+        # Where the first rank will stand, and before it does: its process would begin to write into the run's folder.
+        asking = ray.remote(address_here).options(**slots[0].scheduling(1 / self.max_colocate_count))
+        answered, _ = ray.wait([asking.remote(options.ports)], timeout=options.start_seconds)
+        for address, port in ray.get(answered):
+            if port is None:
+                raise taken(options.ports, address)
+
     @property
     def has_gpus(self) -> bool:
         """Whether each place has a GPU."""
         if self.use_gpu is None:
             self.use_gpu = ray_cluster.has_gpus()
         return self.use_gpu
+
+    @property
+    def _what(self) -> str:
+        return f"resource pool {self.name_prefix!r}"
+
+    @property
+    def _bundle(self) -> ray_cluster.Need:
+        """What a place takes."""
+        return {"CPU": 1.0} | ({"GPU": 1.0} if self.has_gpus else {})
 
     def release(self) -> None:
         """Give the places back; may be called twice. A detached pool, or part of another one, stays reserved."""
@@ -106,12 +133,11 @@ class RayResourcePool(ResourcePool):
     def _reserve(self, timeout_seconds: float) -> list[Slot]:
         from ray.util.placement_group import placement_group
 
-        bundle = {"CPU": 1.0} | ({"GPU": 1.0} if self.has_gpus else {})
-        what = f"resource pool {self.name_prefix!r}"
-        ray_cluster.require(what, [(places, dict(bundle)) for places in self.store])
+        self.require()
+        what = self._what
         groups = [
             placement_group(
-                [dict(bundle) for _ in range(places)],
+                [self._bundle for _ in range(places)],
                 strategy="STRICT_PACK",
                 # Ray refuses a second name of a kind, and runs that share a cluster may name their pools alike.
                 name=f"{self.name_prefix}-node{node}-{uuid4().hex[:6]}",

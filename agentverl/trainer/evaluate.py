@@ -22,7 +22,8 @@ def evaluate(settings: Settings, console: Console | None = None) -> ValidationOu
     console = console or Console()
     prepared = prepare(settings, splits=("val",))
     run = RunFolder.begin(beside(settings, "eval"), settings)
-    session = Session(settings, prepared, run.path)
+    with run.starting():
+        session = Session(settings, prepared, run.path)
     try:
         session.open_tracking(total_steps=None, first_step=0)
         outcome = validate(

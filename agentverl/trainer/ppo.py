@@ -100,14 +100,15 @@ class PPOTrainer:
             seed=settings.data.seed if settings.data.seed is not None else trainer.seed,
         )
         self.total_steps = trainer.total_training_steps or trainer.total_epochs * self.loader.steps_per_epoch
-        self.session = Session(
-            settings,
-            prepared,
-            self.run.path,
-            trains=True,
-            optimiser_steps=self._optimiser_steps(),
-            placement=placement_of(settings, self.run.path / "logs", self._pools, self._group_class),
-        )
+        with self.run.starting():
+            self.session = Session(
+                settings,
+                prepared,
+                self.run.path,
+                trains=True,
+                optimiser_steps=self._optimiser_steps(),
+                placement=placement_of(settings, self.run.path / "logs", self._pools, self._group_class),
+            )
         self._update = PolicyUpdate(settings, self.session.workers, self.session.critic)
         filters = settings.algorithm.filter_groups
         self._schedule = SynchronousSchedule(

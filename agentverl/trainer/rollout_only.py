@@ -20,7 +20,8 @@ def rollout(settings: Settings, console: Console | None = None) -> None:
     console = console or Console()
     prepared = prepare(settings, splits=("train",))
     run = RunFolder.begin(beside(settings, "rollout"), settings)
-    session = Session(settings, prepared, run.path)
+    with run.starting():
+        session = Session(settings, prepared, run.path)
     scores: list[float] = []
     failed = 0
     rows = [{**row, "uid": f"0-{number}"} for number, row in enumerate(prepared.train_rows)]

@@ -6,8 +6,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from agentverl.settings.compose import differences, read_yaml, to_yaml
 from agentverl.settings.paths import resolve_path
 from agentverl.settings.root import Settings
 from agentverl.settings.sft import SFTSettings
+from agentverl.single_controller.worker_errors import ResourceError
 from agentverl.tracking.json_lines import read_json_lines
 from agentverl.trainer.checkpoints import CheckpointFolder
 
@@ -76,6 +77,7 @@ class RunFolder:
         """
         run = cls(_choose(base, fresh=True), resumed_step=None)
         run._prepare()
+        run._is_new = True
         write_text(run.path / "config.yaml", to_yaml(settings))
         return run
 
@@ -113,6 +115,15 @@ class RunFolder:
                 with suppress(OSError):  # it holds something else
                     folder.rmdir()
         self.close()
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Withdraw where what the run is to stand on is not there."""
+        try:
+            yield
+        except ResourceError:
+            self.withdraw()
+            raise
 
     def roll_back(self, step: int) -> bool:
         """Go on after this step, or from before the first with -1: the run is not finished, and later steps not done.

@@ -78,10 +78,12 @@ class Session:
     def _open(self, trains: bool, optimiser_steps: OptimiserSteps) -> None:
         settings, closing = self.settings, self._closing
         blocking.inline = settings.trainer.debug
-        self.journal = Journal(self.folder / "journal")
-        closing.callback(self.journal.close)
         self._places = self._placement.open()
         closing.callback(self._places.close)
+        # Before anything is written: a run that cannot start leaves nothing behind.
+        self._places.reserve("actor_rollout_ref", *self._later_roles(trains))
+        self.journal = Journal(self.folder / "journal")
+        closing.callback(self.journal.close)
         policy = (settings.actor_rollout_ref, self._policy_run(trains, optimiser_steps.actor))
         self.workers = self._places.start("actor_rollout_ref", WorkerClass(ActorRolloutRefWorker, policy))
         closing.callback(self.workers.close)
@@ -108,6 +110,10 @@ class Session:
         closing.callback(self.rollouts.close)
         closing.callback(garbage.look_at_all_again)
         garbage.leave_alone_what_is_there()
+
+    def _later_roles(self, trains: bool) -> list[str]:
+        critic = ["critic"] if trains and self.settings.needs_critic else []
+        return [*critic, *(["rollout"] if self.settings.actor_rollout_ref.rollout.nnodes else [])]
 
     def _make_servers(self, trains: bool) -> Servers:
         rollout = self.settings.actor_rollout_ref.rollout

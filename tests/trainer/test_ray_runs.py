@@ -1,6 +1,7 @@
 """`trainer.launcher=ray`: the same run in processes of its own; what ends one of them ends it clearly."""
 
 import signal
+import socket
 from pathlib import Path
 
 import psutil
@@ -84,3 +85,15 @@ def test_more_ranks_than_cpus_are_bad_input(tmp_path: Path) -> None:
     training = TrainingByCommand(tmp_path, words)
     assert training.finish() == BadInputError.exit_code, training.printed
     assert "no machine has 3 CPUs" in training.printed
+    assert not training.run.exists()
+
+
+@pytest.mark.integration
+def test_ports_that_are_taken_are_bad_input(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = (*WORDS, *RAY, f"trainer.master_port_range=[{port},{port}]")
+        training = TrainingByCommand(tmp_path, words)
+        assert training.finish() == BadInputError.exit_code, training.printed
+    assert f"trainer.master_port_range=[{port}, {port}]: every port of it is taken" in training.printed
+    assert not training.run.exists()
