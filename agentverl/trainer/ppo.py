@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+from rich.console import Console
 
 from agentverl import blocking
 from agentverl.data.dataloader import PromptLoader
@@ -33,7 +34,7 @@ from agentverl.trainer.seeding import seed_process
 from agentverl.trainer.session import OptimiserSteps, Session
 from agentverl.trainer.state import TrainerState
 from agentverl.trainer.stopwatch import Stopwatch
-from agentverl.trainer.summary import Summary, ValidationPoint
+from agentverl.trainer.summary import Summary, ValidationPoint, say_resumed
 from agentverl.trainer.validation import validate
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ class PPOTrainer:
         """Take up the last checkpoint; returns the metrics of its step where a kill came before they were logged."""
         step = self.run.resumed_step
         if step is not None:
+            say_resumed(self.run.path, step, Console())
             folder = self.run.checkpoints.of(step)
             self.state = TrainerState.load(folder)
             blocking.in_passing_thread(self.session.load_checkpoint, folder)

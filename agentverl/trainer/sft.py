@@ -27,6 +27,7 @@ from agentverl.trainer.run_folder import RunFolder
 from agentverl.trainer.seeding import seed_process
 from agentverl.trainer.state import TrainerState
 from agentverl.trainer.stopwatch import Stopwatch
+from agentverl.trainer.summary import say_resumed
 from agentverl.workers.sft import SFTWorker, sft_batch
 
 
@@ -151,6 +152,7 @@ class SFTTrainer:
         """Take up the last checkpoint; returns the metrics of its step where a kill came before they were logged."""
         step = self.run.resumed_step
         if step is not None:
+            say_resumed(self.run.path, step, Console())
             folder = self.run.checkpoints.of(step)
             self.state = TrainerState.load(folder)
             self.workers.load_checkpoint(folder / "actor")

@@ -65,6 +65,11 @@ def wilson_interval(share: float, count: int, deviations: float = 1.959964) -> t
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+def say_resumed(run: Path, step: int, console: Console) -> None:
+    """Say after which step an unfinished run goes on."""
+    console.print(f"{run} goes on after step {step}", markup=False, highlight=False, soft_wrap=True)
+
+
 def say_goodbye(summary: Summary, run: Path, *, quickstart: bool, console: Console) -> None:
     """Say what came out, where everything lies, and what to try next."""
     lines = []

@@ -1,4 +1,4 @@
-"""eval, rollout and rescore: what they leave behind agrees with what they say."""
+"""train, eval, rollout and rescore: what they leave behind agrees with what they say."""
 
 import json
 import re
@@ -9,11 +9,20 @@ import pytest
 
 from agentverl.cli import run
 from agentverl.tracking.journal import read_journal
+from tests.trainer.command import SMALL
 
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+def test_a_resumed_run_says_after_which_step_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", *SMALL]) == 0
+    assert "goes on" not in capsys.readouterr().out
+    Path("outputs/quickstart/summary.json").unlink()
+    assert run(["train", *SMALL, "trainer.total_training_steps=2"]) == 0
+    assert capsys.readouterr().out.startswith("outputs/quickstart goes on after step 1\n")
 
 
 def test_eval_measures_held_out_tasks_and_trains_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,7 @@ def test_sigterm_saves_and_a_killed_rank_ends_the_run_with_one_line(tmp_path: Pa
     assert len(saved) == 1
     training.start()
     training.wait_for(lambda: training.lines > saved[0])
+    assert f"quickstart goes on after step {saved[0]}\n" in training.printed
     assert training.process is not None
     ranks = [
         process
