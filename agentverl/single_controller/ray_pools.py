@@ -154,6 +154,14 @@ class RayResourcePool(ResourcePool):
                         f"{what}: others hold what it needs, and did not give it back within {timeout_seconds:g} "
                         f"seconds (trainer.ray_wait_register_center_timeout); {ray_cluster.inventory()}"
                     )
+        machines = _machines(groups)
+        if machines < len(groups):
+            logger.warning(
+                "%s: its %d nodes stand on %d machine(s), which had room; lower trainer.nnodes, or add machines",
+                what,
+                len(groups),
+                machines,
+            )
         return [
             Slot(group, bundle, local_rank=bundle, local_world_size=places)
             for group, places in zip(groups, self.store, strict=True)
@@ -208,6 +216,13 @@ def _share(name: str, pools: Sequence[RayResourcePool], slots: list[Slot]) -> Ra
     ]
     share._is_share = True
     return share
+
+
+def _machines(groups: "Sequence[PlacementGroup]") -> int:
+    """On how many machines some groups stand."""
+    from ray.util import placement_group_table
+
+    return len({node for group in groups for node in placement_group_table(group)["bundles_to_node_id"].values()})
 
 
 def _remove(groups: Any) -> None:
