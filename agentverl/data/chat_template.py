@@ -98,7 +98,7 @@ class ChatTemplate:
         used_tools = tools if self._facts.depends_on_tools else None
         made = messages_before[-1].get("tool_calls") if messages_before and self._facts.depends_on_calls else None
         encode = partial(self._delta, messages_before, new_messages, used_tools)
-        return self._recent.of((new_messages, made, used_tools, "delta"), encode)
+        return self._recent.of((new_messages, made, used_tools), encode)
 
     def _delta(
         self, messages_before: Sequence[Message], new_messages: Sequence[Message], used_tools: Tools | None

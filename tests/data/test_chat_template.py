@@ -261,6 +261,10 @@ def test_a_template_that_names_the_tool_gets_its_name_from_the_call(template_of:
     before = [{"role": "assistant", "content": "", "tool_calls": [CALL]}]
     delta = template.delta(before, [{"role": "tool", "content": "5", "tool_call_id": "call00001"}])
     assert template.tokenizer.decode(delta).startswith("<|im_start|>calculator answers\n5<|im_end|>")
+    other = {"id": "call00001", "type": "function", "function": {"name": "clock", "arguments": {}}}
+    before = [{"role": "assistant", "content": "", "tool_calls": [other]}]
+    delta = template.delta(before, [{"role": "tool", "content": "5", "tool_call_id": "call00001"}])
+    assert template.tokenizer.decode(delta).startswith("<|im_start|>clock answers\n5<|im_end|>")
 
 
 @pytest.mark.parametrize(
