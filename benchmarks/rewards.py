@@ -33,7 +33,8 @@ from agentverl.data.tokenizers import load_tokenizer
 from agentverl.rewards.base import RewardInput
 from agentverl.rewards.naive import NaiveRewardManager
 from agentverl.rollout.parts import EpisodeParts
-from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
+from agentverl.rollout.rollouts import Rollouts
+from agentverl.rollout.rollouts_settings import RolloutsSettings
 from agentverl.rollout.router import LeastLoadedRouter
 from agentverl.rollout.runner import EpisodeRunner
 from agentverl.rollout.runner_settings import RunnerSettings

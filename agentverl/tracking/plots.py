@@ -42,7 +42,7 @@ def plot_curves(run_folder: Path, path: Path | None = None) -> Path:
     axes.set_xlabel("step")
     axes.set_title(run_folder.name)
     axes.grid(alpha=0.3)
-    axes.legend(loc="best")
+    figure.legend(loc="outside lower center")
     path = path or run_folder / CURVES_FILE
     try:
         figure.savefig(path)

@@ -4,7 +4,7 @@ from typing import Any
 
 from agentverl.agent_loops.limits import ChatLimits
 from agentverl.rollout.groups import GroupPolicy
-from agentverl.rollout.rollouts import RolloutsSettings
+from agentverl.rollout.rollouts_settings import RolloutsSettings
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.settings.rollout import SamplingSettings
 from agentverl.settings.root import Settings

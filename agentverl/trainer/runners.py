@@ -10,11 +10,11 @@ from agentverl.data.chat_template import ChatTemplate
 from agentverl.data.tool_parsers import ToolParser, load_tool_parser
 from agentverl.loop_thread import LoopThread
 from agentverl.rewards.base import RewardManager
+from agentverl.rollout.group_player import Runner
 from agentverl.rollout.judging import Judge
 from agentverl.rollout.keeper import Keeper
 from agentverl.rollout.parts import EpisodeParts
 from agentverl.rollout.player import Player
-from agentverl.rollout.rollouts import Runner
 from agentverl.rollout.runner import EpisodeRunner
 from agentverl.rollout.runner_pool import RunnerPool
 from agentverl.rollout.runner_worker import RunnerWorker

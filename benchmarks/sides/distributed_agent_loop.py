@@ -18,7 +18,8 @@ from agentverl.data.tokenizers import load_tokenizer
 from agentverl.loop_thread import LoopThread
 from agentverl.protocol.ray_column_store import RayColumnStore
 from agentverl.rollout.batching import assemble
-from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
+from agentverl.rollout.rollouts import Rollouts
+from agentverl.rollout.rollouts_settings import RolloutsSettings
 from agentverl.rollout.router import LeastLoadedRouter
 from agentverl.rollout.runner_pool import RunnerPool
 from agentverl.single_controller.launcher import start_workers

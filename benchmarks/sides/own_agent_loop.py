@@ -24,7 +24,8 @@ from agentverl.data.hermes import HermesToolParser
 from agentverl.data.tokenizers import load_tokenizer
 from agentverl.rollout.batching import assemble
 from agentverl.rollout.parts import EpisodeParts
-from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
+from agentverl.rollout.rollouts import Rollouts
+from agentverl.rollout.rollouts_settings import RolloutsSettings
 from agentverl.rollout.router import LeastLoadedRouter
 from agentverl.rollout.runner import EpisodeRunner
 from agentverl.rollout.runner_settings import RunnerSettings

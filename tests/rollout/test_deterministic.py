@@ -14,7 +14,8 @@ from agentverl.data.chat_template import ChatTemplate
 from agentverl.rollout.hf.replica import HFReplica
 from agentverl.rollout.hf.settings import HFSettings
 from agentverl.rollout.parts import EpisodeParts
-from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
+from agentverl.rollout.rollouts import Rollouts
+from agentverl.rollout.rollouts_settings import RolloutsSettings
 from agentverl.rollout.router import LeastLoadedRouter
 from agentverl.rollout.runner import EpisodeRunner
 from agentverl.rollout.runner_settings import RunnerSettings

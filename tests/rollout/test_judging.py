@@ -17,7 +17,8 @@ from agentverl.rollout.episode import Episode, EpisodeResult, Failure
 from agentverl.rollout.judging import Judging, weigh_turns
 from agentverl.rollout.keeper import Keeper
 from agentverl.rollout.replica import RolloutReplica
-from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
+from agentverl.rollout.rollouts import Rollouts
+from agentverl.rollout.rollouts_settings import RolloutsSettings
 from agentverl.rollout.router import Lease, LeastLoadedRouter
 from agentverl.rollout.runner_settings import RunnerSettings
 from agentverl.settings.reward import RewardSettings

@@ -17,7 +17,8 @@ from agentverl.rollout.episode import Episode, EpisodeResult, Failure
 from agentverl.rollout.groups import GroupPolicy
 from agentverl.rollout.keeper import Keeper
 from agentverl.rollout.replica import RolloutReplica
-from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
+from agentverl.rollout.rollouts import Rollouts
+from agentverl.rollout.rollouts_settings import RolloutsSettings
 from agentverl.rollout.router import Lease, LeastLoadedRouter
 from agentverl.trajectory import AgentLoopOutput
 from tests.rollout.fake_replica import FakeReplica

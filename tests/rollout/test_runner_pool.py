@@ -23,7 +23,8 @@ from agentverl.rollout.episode import Episode, EpisodeResult, Group
 from agentverl.rollout.parts import EpisodeParts
 from agentverl.rollout.player import MOST_A_LETTER, Letter, Order, Player, Reply
 from agentverl.rollout.replica import RolloutReplica
-from agentverl.rollout.rollouts import Rollouts, RolloutsSettings
+from agentverl.rollout.rollouts import Rollouts
+from agentverl.rollout.rollouts_settings import RolloutsSettings
 from agentverl.rollout.router import LeastLoadedRouter
 from agentverl.rollout.runner import EpisodeRunner
 from agentverl.rollout.runner_pool import RunnerPool
