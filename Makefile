@@ -29,8 +29,9 @@ $(VENV)/.installed: pyproject.toml
 quickstart: install  ## Watch a language model learn to call a tool (two minutes on two CPU cores)
 	$(BIN)/agentverl train
 
+# A file stays in one process: many share a model that they trained.
 test: install  ## Run the tests (at most ten minutes on two cores)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
 
 integration: install  ## Run the tests that need services, real servers or real models
 	$(BIN)/python -m pytest -m integration; code=$$?; if [ $$code -eq 5 ]; then echo "there are no integration tests"; exit 0; fi; exit $$code
