@@ -43,7 +43,11 @@ class GroupBook:
             taken = {group.uid for group in self._not_handed_out() if group.validation == validation}
             for row in rows:
                 taken.add(_free_uid(row, taken))
-            groups = [self._group(row, n, validation=validation, greedy=greedy, step=step) for row in rows]
+            settings = self._settings
+            params = settings.validation_sampling_params if validation else settings.sampling_params
+            if greedy:
+                params = {**params, "temperature": 0.0}
+            groups = [self._group(row, n, params, validation=validation, step=step) for row in rows]
             self._open |= {group.number: group for group in groups}
             return groups
 
@@ -118,9 +122,8 @@ class GroupBook:
             fresh = []
             for number in stale:
                 old, _ = self._ready.pop(number)
-                greedy = old.sampling_params.get("temperature") == 0
-                fresh.append(self._group(old.row, old.size, validation=False, greedy=greedy, step=step))
-                self._open[fresh[-1].number] = fresh[-1]
+                fresh.append(self._group(old.row, old.size, old.sampling_params, validation=False, step=step))
+            self._open |= {group.number: group for group in fresh}
             return fresh
 
     def forget(self, groups: Sequence[OpenGroup], lost: Collection[str]) -> list[tuple[OpenGroup, list[Episode]]]:
@@ -146,17 +149,17 @@ class GroupBook:
         groups = sum(group.validation == validation for group in self._not_handed_out())
         return groups + self._dropped[validation]
 
-    def _group(self, row: Mapping[str, Any], n: int, *, validation: bool, greedy: bool, step: int) -> OpenGroup:
-        settings = self._settings
-        params = settings.validation_sampling_params if validation else settings.sampling_params
+    def _group(
+        self, row: Mapping[str, Any], n: int, sampling_params: Mapping[str, Any], *, validation: bool, step: int
+    ) -> OpenGroup:
         self._submitted += 1
         return OpenGroup(
             number=self._submitted,
             uid=row["uid"],
             row=row,
             size=n,
-            sampling_params={**params, "temperature": 0.0} if greedy else params,
-            policy=settings.group_policy,
+            sampling_params=sampling_params,
+            policy=self._settings.group_policy,
             validation=validation,
             step=step,
         )

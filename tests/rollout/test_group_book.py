@@ -81,3 +81,17 @@ def test_a_refused_call_enters_none_of_its_rows(second: str) -> None:
         enter(book, "a", "b", second)
     assert [group.uid for group in book.submitted()] == ["c"]
     assert [group.uid for group in enter(book, "a", "b")] == ["a", "b"]
+
+
+def test_what_is_played_again_is_sampled_as_before_for_the_step_that_asks() -> None:
+    book = GroupBook(RolloutsSettings(sampling_params={"temperature": 1.0, "top_p": 0.9}))
+    (greedy,) = book.open(rows("a"), SAMPLES, validation=False, greedy=True, step=1)
+    (sampled,) = enter(book, "b")
+    for group in (greedy, sampled):
+        for _ in range(SAMPLES):
+            end(book, group)
+    assert book.replace_older_than(0, step=3) == []
+    again = book.replace_older_than(1, step=3)
+    assert [group.sampling_params for group in again] == [{"temperature": 0.0, "top_p": 0.9}, sampled.sampling_params]
+    assert [(group.uid, group.step, group.started) for group in again] == [("a", 3, 0), ("b", 3, 0)]
+    assert book.submitted() == again
